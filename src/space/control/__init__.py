@@ -1,0 +1,1 @@
+"""Use cases, once, for every surface."""

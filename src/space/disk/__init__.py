@@ -1,0 +1,1 @@
+"""The data areas of a host and the disks in them."""

@@ -1,0 +1,1 @@
+"""The only code that runs programs or touches /proc and /sys."""

@@ -1,0 +1,78 @@
+"""Start a long-lived process that outlives us: own session, dropped privileges, output to a file, held by pidfd.
+
+Privileges are dropped by `setpriv` between fork and exec of the program, and a network namespace is entered by
+`nsenter`; both replace themselves, so the pid is the program's own.
+"""
+
+import dataclasses
+import os
+import resource
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from space.host.command import in_netns
+from space.host.process import ProcessRef, Watched, start_time
+from space.settings import search_path
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class User:
+    """Who a daemon runs as; None of it is looked up in /etc/passwd."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+def drop_privileges(user: User) -> tuple[str, ...]:
+    """Return the argv prefix that turns root into `user` with no capability left and no way to gain one."""
+    groups = ("--groups", ",".join(map(str, user.groups))) if user.groups else ("--clear-groups",)
+    return (
+        "setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", *groups,
+        "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--",
+    )  # fmt: skip
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    log: Path | None,
+    user: User | None = None,
+    netns: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = Path("/"),
+    pass_fds: Sequence[int] = (),
+    open_files: int = 65536,
+) -> Watched:
+    """Start `argv` and return it watched.
+
+    `user` None keeps root: only for the worker, which makes namespaces and mounts. `log` gets both outputs, appended;
+    None discards them. Core dumps are off: memory may hold secrets. The environment is `env` plus PATH, nothing else.
+    """
+    full = in_netns(netns, (*(drop_privileges(user) if user else ()), *argv))
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640) if log else subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            full,
+            stdin=subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
+            cwd=cwd,
+            env={"PATH": search_path(), "LC_ALL": "C.UTF-8", **(env or {})},
+            pass_fds=tuple(pass_fds),
+            start_new_session=True,
+            close_fds=True,
+        )
+    finally:
+        if log:
+            os.close(target)
+    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, open_files)):
+        try:
+            resource.prlimit(process.pid, limit, (value, value))
+        except ProcessLookupError:
+            break
+    process.returncode = 0  # Popen must never reap: the pidfd owner does
+    started = start_time(process.pid)
+    pidfd = os.pidfd_open(process.pid)
+    return Watched(ProcessRef(process.pid, started or 0), pidfd)

@@ -1,0 +1,1 @@
+"""What a VM boots: kernel, initramfs, root filesystem, template."""

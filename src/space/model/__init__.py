@@ -1,0 +1,1 @@
+"""Pure data and rules: no input or output, nothing asynchronous."""

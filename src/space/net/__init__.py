@@ -1,0 +1,1 @@
+"""Slots: the network places of VMs, and the gateway namespace."""

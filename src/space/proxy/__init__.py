@@ -1,0 +1,1 @@
+"""The static Envoy configurations and how an Envoy is started."""

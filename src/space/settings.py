@@ -1,0 +1,166 @@
+"""Settings: one frozen object per process, and the only place that reads the environment.
+
+`space up` reads `SPACE_*` variables and its own flags; an unknown `SPACE_*` name refuses to start, so that a typing
+error is not a silent default. Our server processes read no environment: each gets a JSON file of its own (0600, its
+uid's), so secrets appear neither in argv nor in the environment.
+"""
+
+import difflib
+import json
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import pydantic
+from pydantic import SecretStr
+
+from space.layout import Layout
+from space.model.errors import InvalidArgument
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+DriverChoice = Literal["auto", "qemu-kvm", "qemu-tcg"]
+
+DEFAULT_PORT = 8080
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_DATA_DIR = Path("/var/lib/space")
+
+
+class _Settings(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class HostSettings(_Settings):
+    """What `space up` and the other commands on the host need. Each field is `SPACE_<NAME>` in the environment."""
+
+    data_dir: Path = DEFAULT_DATA_DIR
+    """Where everything is kept. On btrfs it is used as it is; elsewhere fallocated btrfs images are made in it."""
+
+    host: str = "127.0.0.1"
+    """Address the edge listens on. Anything but loopback should have TLS in front."""
+
+    port: int = pydantic.Field(default=DEFAULT_PORT, ge=0, le=65535)
+    """TCP port of the edge."""
+
+    database_url: SecretStr | None = None
+    """`postgresql://...` of a server to use; None starts an embedded one in the data folder."""
+
+    disk_gib: int | None = pydantic.Field(default=None, ge=2)
+    """Size of the disk area where the data folder is not btrfs; None takes half of what is free, 4 to 64 GiB."""
+
+    memory_gib: int | None = pydantic.Field(default=None, ge=1)
+    """RAM admitted for guests, and the size of the memory area; None takes half of the host's RAM."""
+
+    driver: DriverChoice = "auto"
+    """`auto` boots a tiny guest to find out whether KVM works here, else software emulation."""
+
+    slot_pool: int = pydantic.Field(default=4, ge=0, le=64)
+    """Network slots kept ready; making one takes about 10 ms of a create."""
+
+    log_level: LogLevel = "info"
+
+
+class ClientSettings(_Settings):
+    """What the command line needs to talk to an API."""
+
+    url: str = DEFAULT_URL
+    api_key: SecretStr | None = None
+    data_dir: Path = DEFAULT_DATA_DIR
+    """Where the key is looked for when `api_key` is None: `<data_dir>/api-key`."""
+
+
+class ProcessSettings(_Settings):
+    """What every server process is given."""
+
+    data_dir: Path
+    instance: str
+    uid_base: int
+    log_level: LogLevel = "info"
+
+    def layout(self) -> Layout:
+        """Return the paths and ids of the instance."""
+        return Layout(self.data_dir, self.instance, self.uid_base)
+
+
+class WorkerSettings(ProcessSettings):
+    """Of the worker (root)."""
+
+    memory_mib: int
+    """RAM admitted for all guests together."""
+
+    slot_pool: int
+    driver: DriverChoice
+    code_dir: Path
+    """The folder that holds `agent/`, from which the guest agent is built."""
+
+
+class GatewaySettings(ProcessSettings):
+    """Of the gateway."""
+
+
+class ApiSettings(ProcessSettings):
+    """Of the api."""
+
+    database_url: SecretStr
+
+
+_CLIENT_ONLY = {"url", "api_key"}
+T = TypeVar("T", bound=_Settings)
+
+
+def _from_environment() -> dict[str, str]:
+    known = set(HostSettings.model_fields) | set(ClientSettings.model_fields)
+    found: dict[str, str] = {}
+    for variable, value in os.environ.items():  # noqa: TID251 - the one place
+        if not variable.startswith("SPACE_"):
+            continue
+        name = variable.removeprefix("SPACE_").lower()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean SPACE_{near[0].upper()}?" if near else ""
+            raise InvalidArgument(f"{variable} is not a setting of SPACE; unset it.{hint}")
+        found[name] = value
+    return found
+
+
+def _validated(cls: type[T], values: dict[str, object]) -> T:
+    try:
+        return cls.model_validate(values)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = "SPACE_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise InvalidArgument(f"{name}: {first['msg']}.") from error
+
+
+def _load(cls: type[T], overrides: dict[str, object]) -> T:
+    values: dict[str, object] = {k: v for k, v in _from_environment().items() if k in cls.model_fields}
+    values |= {k: v for k, v in overrides.items() if v is not None}
+    return _validated(cls, values)
+
+
+def host_settings(**overrides: object) -> HostSettings:
+    """Read the host's settings: environment below, `overrides` that are not None above."""
+    return _load(HostSettings, overrides)
+
+
+def client_settings(**overrides: object) -> ClientSettings:
+    """Read the command line's settings: environment below, `overrides` that are not None above."""
+    return _load(ClientSettings, overrides)
+
+
+def read_process_settings(cls: type[T], path: Path) -> T:
+    """Read the settings file that a server process was started with."""
+    return _validated(cls, json.loads(path.read_text()))
+
+
+def dump_process_settings(settings: ProcessSettings) -> str:
+    """Return the settings as the text of such a file, secrets in clear: the caller writes it 0600."""
+
+    def plain(value: object) -> object:
+        return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+    return json.dumps(settings.model_dump(), default=plain)
+
+
+def search_path() -> str:
+    """Return PATH for the programs we run: the system folders only, whatever the caller's shell has."""
+    return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

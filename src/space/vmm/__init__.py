@@ -1,0 +1,1 @@
+"""Virtual machine monitors: the driver protocol, the drivers, the jail."""

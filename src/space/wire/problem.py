@@ -1,0 +1,40 @@
+"""RFC 9457 problem+json: how every error of ours travels over HTTP, outside and inside."""
+
+import httpx2
+import pydantic
+
+from space.model.errors import SpaceError, Unavailable, from_problem
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(pydantic.BaseModel):
+    """The body of an error answer. `code` is stable; `detail` says what to do."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+
+
+def to_problem(error: SpaceError) -> Problem:
+    """Return the body for an error; its cause stays behind."""
+    return Problem(title=error.title, status=error.status, code=error.slug, detail=str(error))
+
+
+def headers_of(error: SpaceError) -> dict[str, str]:
+    """Return the headers that go with an error: `Retry-After` in seconds where it is known."""
+    return {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+
+
+def raise_for_problem(response: httpx2.Response) -> None:
+    """Raise the error that an answer carries; nothing happens for a 2xx. The body must have been read."""
+    if response.is_success:
+        return
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except pydantic.ValidationError:
+        raise Unavailable(f"{response.request.url.path} answered {response.status_code}; see the logs.") from None
+    retry = response.headers.get("retry-after", "")
+    raise from_problem(problem.code, problem.detail, int(retry) if retry.isdigit() else None)

@@ -1,0 +1,254 @@
+"""The worker's API: HTTP over a unix socket, dialled by the control plane only.
+
+Every call that changes something carries the `epoch` of the caller's lease on the row; the worker remembers the highest
+it has seen for a sandbox and refuses a lower one with `stale`, so a controller that lost its lease cannot undo the work
+of the one that took it.
+
+    GET    /v1/worker                 what this worker is and has
+    PUT    /v1/sandboxes/{id}         make it run (idempotent; answers when its agent answered through the data path)
+    GET    /v1/sandboxes              what it holds
+    DELETE /v1/sandboxes/{id}?epoch=  end it and give everything back (idempotent; unknown ids too)
+    GET    /v1/watch                  NDJSON of Fact: all it holds, `synced`, then every change, a heartbeat each second
+    POST   /v1/templates              build one; NDJSON of BuildLine, the last of which is `done` or `failed`
+    GET    /v1/templates              the built ones
+    DELETE /v1/templates/{digest}
+"""
+
+import contextlib
+import datetime
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import httpx2
+import pydantic
+
+from space.model.errors import SpaceError, Unavailable
+from space.model.ids import SandboxId, TemplateDigest
+from space.model.template import DEFAULT_DISK_MIB, Template
+from space.wire.problem import raise_for_problem
+
+CREATE_TIMEOUT_S = 90
+BUILD_TIMEOUT_S = 1800
+HEARTBEAT_S = 1.0
+
+
+class WorkerInfo(pydantic.BaseModel):
+    """What a worker is. `boot_id` changes with each start of the worker process."""
+
+    worker_id: str
+    boot_id: str
+    driver: str
+    accelerator: str
+    vmm_version: str
+    memory_mib: int
+    memory_free_mib: int
+
+
+class StartSandbox(pydantic.BaseModel):
+    """The wish, as far as a worker needs it."""
+
+    epoch: int
+    template: str
+    vcpus: int
+    memory_mib: int
+    env: dict[str, str]
+    agent_token: pydantic.SecretStr
+
+
+VmState = Literal["creating", "running", "paused", "failed", "deleting"]
+
+
+class SandboxFact(pydantic.BaseModel):
+    """What is true of a sandbox on a worker. `exit_status`: of the VMM, negative = signal, None = unknown."""
+
+    type: Literal["sandbox"] = "sandbox"
+    id: str
+    state: VmState
+    reason: str | None = None
+    epoch: int
+    timings_ms: dict[str, float] = {}
+
+
+class GoneFact(pydantic.BaseModel):
+    """The worker holds nothing of this sandbox any more."""
+
+    type: Literal["gone"] = "gone"
+    id: str
+
+
+class SyncedFact(pydantic.BaseModel):
+    """Everything the worker holds has been told; what comes next is change."""
+
+    type: Literal["synced"] = "synced"
+    boot_id: str
+
+
+class HeartbeatFact(pydantic.BaseModel):
+    """The worker lives."""
+
+    type: Literal["heartbeat"] = "heartbeat"
+    memory_free_mib: int
+
+
+Fact = Annotated[
+    SandboxFact | GoneFact | SyncedFact | HeartbeatFact,
+    pydantic.Field(discriminator="type"),
+]
+_FACT: pydantic.TypeAdapter[SandboxFact | GoneFact | SyncedFact | HeartbeatFact] = pydantic.TypeAdapter(Fact)
+
+
+class BuildTemplate(pydantic.BaseModel):
+    """What to build. `base` is the only recipe so far; `force` builds again although the digest is there."""
+
+    name: str
+    recipe: Literal["base"] = "base"
+    disk_mib: int = pydantic.Field(default=DEFAULT_DISK_MIB, ge=1024, le=1024 * 1024)
+    force: bool = False
+
+
+class TemplateModel(pydantic.BaseModel):
+    """A template on the wire; see model.template.Template."""
+
+    digest: str
+    name: str
+    disk_mib: int
+    used_bytes: int
+    kernel_release: str
+    agent_version: str
+    vmm: str
+    built_at: datetime.datetime
+    build_s: float
+
+    @classmethod
+    def of(cls, template: Template) -> "TemplateModel":
+        """Return the wire form of a template."""
+        return cls(**{name: getattr(template, name) for name in cls.model_fields})
+
+    def to_template(self) -> Template:
+        """Return the model object."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return Template(**(values | {"digest": TemplateDigest(self.digest)}))
+
+
+class BuildLog(pydantic.BaseModel):
+    """A line of a build's log."""
+
+    type: Literal["log"] = "log"
+    at_s: float
+    """Seconds since the build began."""
+    step: str
+    text: str
+
+
+class BuildDone(pydantic.BaseModel):
+    """The build's end. `cached` tells that nothing had to be done."""
+
+    type: Literal["done"] = "done"
+    template: TemplateModel
+    cached: bool
+
+
+class BuildFailedLine(pydantic.BaseModel):
+    """The build's end, when it failed."""
+
+    type: Literal["failed"] = "failed"
+    code: str
+    detail: str
+
+
+BuildLine = Annotated[BuildLog | BuildDone | BuildFailedLine, pydantic.Field(discriminator="type")]
+_BUILD: pydantic.TypeAdapter[BuildLog | BuildDone | BuildFailedLine] = pydantic.TypeAdapter(BuildLine)
+
+
+class WorkerClient:
+    """Talks to one worker. Any transport failure is Unavailable: the worker may be restarting."""
+
+    def __init__(self, socket: Path) -> None:
+        self._http = httpx2.AsyncClient(
+            transport=httpx2.AsyncHTTPTransport(
+                uds=str(socket), limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16)
+            ),
+            base_url="http://worker",
+            timeout=httpx2.Timeout(10),
+        )
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def _call(self, method: str, path: str, body: str | None = None, timeout_s: float = 10) -> httpx2.Response:
+        try:
+            response = await self._http.request(
+                method, path, content=body, timeout=timeout_s, headers={"content-type": "application/json"}
+            )
+        except httpx2.TransportError as error:
+            raise Unavailable("The worker does not answer; it may be restarting. Try again.") from error
+        raise_for_problem(response)
+        return response
+
+    async def info(self) -> WorkerInfo:
+        """Return what the worker is."""
+        return WorkerInfo.model_validate_json((await self._call("GET", "/v1/worker")).content)
+
+    async def start(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
+        """Make it run, or learn that it does; raises what went wrong (NoCapacity, BootFailed, NotFound, Stale...)."""
+        body = wish.model_dump(mode="json") | {"agent_token": wish.agent_token.get_secret_value()}
+        text = pydantic.TypeAdapter(dict[str, object]).dump_json(body).decode()
+        response = await self._call("PUT", f"/v1/sandboxes/{sandbox}", text, CREATE_TIMEOUT_S)
+        return SandboxFact.model_validate_json(response.content)
+
+    async def delete(self, sandbox: SandboxId, epoch: int) -> None:
+        """End it and give everything back; fine when there is nothing."""
+        await self._call("DELETE", f"/v1/sandboxes/{sandbox}?epoch={epoch}", timeout_s=30)
+
+    async def sandboxes(self) -> list[SandboxFact]:
+        """Return what the worker holds."""
+        response = await self._call("GET", "/v1/sandboxes")
+        return pydantic.TypeAdapter(list[SandboxFact]).validate_json(response.content)
+
+    async def templates(self) -> list[Template]:
+        """Return the templates it has."""
+        response = await self._call("GET", "/v1/templates")
+        return [m.to_template() for m in pydantic.TypeAdapter(list[TemplateModel]).validate_json(response.content)]
+
+    async def delete_template(self, digest: TemplateDigest) -> None:
+        """Remove a template's files; fine when there are none."""
+        await self._call("DELETE", f"/v1/templates/{digest}")
+
+    async def watch(self) -> AsyncGenerator[SandboxFact | GoneFact | SyncedFact | HeartbeatFact]:
+        """Yield facts for ever; raises Unavailable when the stream ends or stays silent for five heartbeats."""
+        async with contextlib.aclosing(self._lines("GET", "/v1/watch", None, 5 * HEARTBEAT_S)) as found:
+            async for line in found:
+                yield _FACT.validate_json(line)
+        raise Unavailable("The worker ended its watch; it may be restarting.")
+
+    async def build(self, wish: BuildTemplate) -> AsyncGenerator[BuildLog | BuildDone | BuildFailedLine]:
+        """Build a template; yields the log, and last `done` or `failed`."""
+        last: BuildLog | BuildDone | BuildFailedLine | None = None
+        lines = self._lines("POST", "/v1/templates", wish.model_dump_json(), BUILD_TIMEOUT_S)
+        async with contextlib.aclosing(lines) as found:
+            async for line in found:
+                last = _BUILD.validate_json(line)
+                yield last
+        if not isinstance(last, BuildDone | BuildFailedLine):
+            raise Unavailable("The worker went away during the build; start the build again.")
+
+    async def _lines(self, method: str, path: str, body: str | None, silence_s: float) -> AsyncGenerator[str]:
+        timeout = httpx2.Timeout(10, read=silence_s)
+        headers = {"content-type": "application/json"}
+        try:
+            async with self._http.stream(method, path, content=body, timeout=timeout, headers=headers) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise_for_problem(response)
+                async for line in response.aiter_lines():
+                    if line:
+                        yield line
+        except httpx2.TransportError as error:
+            raise Unavailable("The worker does not answer; it may be restarting. Try again.") from error
+
+
+def error_line(error: SpaceError) -> BuildFailedLine:
+    """Return the last line of a build that failed with `error`."""
+    return BuildFailedLine(code=error.slug, detail=str(error))

@@ -1,0 +1,1 @@
+"""The root process of a host: it owns VMs, slots and disks."""
