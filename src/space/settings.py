@@ -87,6 +87,9 @@ class WorkerSettings(ProcessSettings):
     memory_mib: int
     """RAM admitted for all guests together."""
 
+    disk_gib: int | None = None
+    """See HostSettings.disk_gib."""
+
     slot_pool: int
     driver: DriverChoice
     code_dir: Path
