@@ -1,9 +1,40 @@
 """Small things done to files so that a crash at any moment leaves either the old or the new."""
 
 import contextlib
+import fcntl
 import os
 import tempfile
 from pathlib import Path
+
+_FICLONE = 0x40049409
+"""_IOW(0x94, 9, int), linux/fs.h: share all extents of another file of the same file system."""
+
+
+def reflink(source: Path, target: Path, *, mode: int = 0o600) -> None:
+    """Make `target` a copy of `source` that shares its blocks until either is written (ioctl_ficlone(2)).
+
+    Raises FileExistsError, and OSError EXDEV or EOPNOTSUPP where the two are not on one file system that can do it;
+    nothing is left behind then. Writes back the source's dirty pages first: milliseconds to tenths of a second.
+    """
+    with source.open("rb") as old:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            fcntl.ioctl(descriptor, _FICLONE, old.fileno())
+        except BaseException:
+            target.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def sync_dir(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600, owner: int | None = None) -> None:
@@ -25,11 +56,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600, owner: int | None 
         with contextlib.suppress(FileNotFoundError):
             Path(name).unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_dir(path.parent)
 
 
 def make_dir(path: Path, *, mode: int, uid: int = 0, gid: int = 0) -> None:

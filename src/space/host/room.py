@@ -1,0 +1,30 @@
+"""Room on a file system: how much is free, how much is held back, and a refusal before the last byte is used."""
+
+import os
+from pathlib import Path
+
+from space.model.errors import StorageFull
+
+RESERVE_BYTES = 512 * 1024**2
+"""Never promised to anyone: btrfs needs free space to delete, and a running guest must still be able to write."""
+
+
+def free_bytes(path: Path) -> int:
+    """Return what an unprivileged writer could still use on the file system that holds `path`."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def check_room(path: Path, need_bytes: int, purpose: str) -> None:
+    """Raise StorageFull unless `need_bytes` fit on the file system of `path` with the reserve left over."""
+    free = free_bytes(path)
+    if free - RESERVE_BYTES < need_bytes:
+        raise StorageFull(
+            f"{purpose} needs {mib(need_bytes)} MiB, but {path} has {mib(free)} MiB free, of which "
+            f"{mib(RESERVE_BYTES)} MiB are held back. Delete sandboxes or templates, or give the data area more room."
+        )
+
+
+def mib(size_bytes: int) -> int:
+    """Return a size in whole MiB, rounded up, for messages."""
+    return -(-size_bytes // 1024**2)
