@@ -101,3 +101,20 @@ def watch(ref: ProcessRef) -> Watched | None:
         os.close(pidfd)
         return None
     return Watched(ref, pidfd)
+
+
+def uid_processes(uids: range) -> list[ProcessRef]:
+    """Return the live processes whose real uid is in `uids`, zombies left out."""
+    found: list[ProcessRef] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = (entry / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        uid = int(status.split("\nUid:\t", 1)[1].split("\t", 1)[0])
+        started = start_time(int(entry.name)) if uid in uids else None
+        if started is not None:
+            found.append(ProcessRef(int(entry.name), started))
+    return found

@@ -1,0 +1,84 @@
+"""What all machines of a worker share, and the two things they need of the host beyond their own slot and VM."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import httpx2
+
+from space.disk import rootfs
+from space.host import cgroup
+from space.host.process import uid_processes, watch
+from space.layout import Layout
+from space.model.errors import Unavailable
+from space.model.ids import SandboxId
+from space.net.pool import SlotPool
+from space.vmm.driver import Driver
+from space.worker.gateway_link import GatewayLink
+from space.worker.ledger import Ledger
+
+_PROBE_S = 10
+_PROBE_POLL_S = 0.02
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """The parts. `ingress` speaks HTTP to the ingress proxy's socket; `boot_deadline_s` depends on the accelerator."""
+
+    layout: Layout
+    driver: Driver
+    pool: SlotPool
+    link: GatewayLink
+    ledger: Ledger
+    ingress: httpx2.AsyncClient
+    boot_deadline_s: float
+
+    async def probe(self, sandbox: SandboxId) -> None:
+        """Return when the agent answered through the data path, as a client's request would go.
+
+        Raises Unavailable after 10 s: the guest runs, but the proxy or the gateway of this host does not carry.
+        """
+        last = "no answer"
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                while True:
+                    try:
+                        answer = await self.ingress.get("/health", headers={"x-space-sandbox": sandbox})
+                        if answer.status_code == httpx2.codes.OK:
+                            return
+                        last = f"status {answer.status_code}"
+                    except httpx2.TransportError as error:
+                        last = str(error) or repr(error)
+                    await asyncio.sleep(_PROBE_POLL_S)
+        except TimeoutError:
+            raise Unavailable(f"The ingress proxy of this host does not carry ({last}); see `space doctor`.") from None
+
+    async def remove_remains(self, sandbox: SandboxId, uid_number: int) -> None:
+        """Remove what a VM leaves outside its slot: processes of its uid, cgroup, files. Idempotent."""
+        await kill_uids(range(self.layout.vm_uid(uid_number), self.layout.vm_uid(uid_number) + 1))
+        await cgroup.remove(self.layout.instance, sandbox)
+        await rootfs.remove_vm_files(self.layout, sandbox)
+
+
+async def kill_uids(uids: range) -> int:
+    """Kill every process whose real uid is in `uids` and wait for their end; return how many there were.
+
+    Only VMs have these uids: they come from the instance's own range.
+    """
+    count = 0
+    for ref in uid_processes(uids):
+        watched = watch(ref)
+        if watched is not None:
+            count += 1
+            watched.send(signal.SIGKILL)
+            await watched.wait()
+    return count
+
+
+def stale_socket_removed(path: Path) -> Path:
+    """Remove a socket file that a killed predecessor left, and return the path for binding."""
+    if path.is_socket():
+        os.unlink(path)
+    return path
