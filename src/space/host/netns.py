@@ -8,7 +8,7 @@ import ctypes
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,3 +76,16 @@ async def delete(name: str) -> None:
     """Delete a namespace; nothing happens when there is none. Devices in it go with it, some milliseconds later."""
     if path(name).exists():
         await command.run("ip", "netns", "delete", name, check=False)
+
+
+def write_sysctls(netns: Path, values: Mapping[str, int]) -> None:
+    """Set kernel parameters of a network namespace, by their dotted names (`net.ipv4.ip_forward`), in order.
+
+    /proc/sys/net shows the namespace of the thread that opens it, so no /proc of the namespace's own is needed.
+    """
+
+    def write() -> None:
+        for name, value in values.items():
+            Path("/proc/sys", *name.split(".")).write_text(str(value))
+
+    inside(netns, write)

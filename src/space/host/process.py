@@ -5,11 +5,16 @@ Signals go through a pidfd that was opened and then checked against the start ti
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import os
+import resource
 import select
 import signal
 from pathlib import Path
+
+_PR_SET_DUMPABLE = 4
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,3 +123,14 @@ def uid_processes(uids: range) -> list[ProcessRef]:
         if started is not None:
             found.append(ProcessRef(int(entry.name), started))
     return found
+
+
+def keep_memory_private() -> None:
+    """Turn off core dumps of this process and its being read by others of its uid (ptrace, /proc/<pid>/mem).
+
+    The kernel makes a process dumpable again at exec, so each process does this itself, first thing in `main()`.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "prctl")
