@@ -25,13 +25,11 @@ def missing(document: Path) -> list[str]:
         if not target.exists():
             problems.append(f"{document.relative_to(ROOT)}: {path} does not exist")
         elif test and not re.search(
-            rf"^(?:async )?def {re.escape(test)}\(|^func {re.escape(test)}\(", target.read_text(), re.M
+            rf"^(?:async )?def {re.escape(test)}\(|^func {re.escape(test)}\(", target.read_text(), re.MULTILINE
         ):
             problems.append(f"{document.relative_to(ROOT)}: {path} has no test {test}")
-    for name in LINK.findall(text):
-        if not (document.parent / name).exists():
-            problems.append(f"{document.relative_to(ROOT)}: link to {name} leads nowhere")
-    return problems
+    dead = (name for name in LINK.findall(text) if not (document.parent / name).exists())
+    return problems + [f"{document.relative_to(ROOT)}: link to {name} leads nowhere" for name in dead]
 
 
 def main() -> int:
