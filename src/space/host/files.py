@@ -28,6 +28,15 @@ def reflink(source: Path, target: Path, *, mode: int = 0o600) -> None:
             os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Make a file's content durable; its name needs `sync_dir`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_dir(path: Path) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
