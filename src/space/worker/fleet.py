@@ -29,6 +29,7 @@ class Fleet:
         self._host, self._group, self.memory_mib = host, group, memory_mib
         self._machines: dict[SandboxId, Machine] = {}
         self._buried: collections.OrderedDict[SandboxId, int] = collections.OrderedDict()
+        self._lives: dict[asyncio.Task[None], Machine] = {}
         self._draining = False
         self.facts = FactHub(worker_boot, self.list, lambda: self.memory_free_mib)
 
@@ -78,7 +79,7 @@ class Fleet:
         machine = Machine(self._host, entry, self._publish)
         self._machines[sandbox] = machine
         self._publish(entry)
-        self._group.create_task(self._guard(machine, machine.run(wish, template)))
+        self._run(machine, machine.run(wish, template))
         return machine
 
     async def delete(self, sandbox: SandboxId, epoch: int) -> None:
@@ -106,11 +107,11 @@ class Fleet:
         The control plane, which still wants the sandbox, asks for it again.
         """
         here = boot_id()
-        for entry in self._host.ledger.read():
-            sandbox = SandboxId(entry.sandbox)
-            same_boot = entry.boot_id == here
-            if not same_boot:  # pids and slots of another boot of the host are void
-                entry = entry.model_copy(update={"slot": None, "pid": None, "start_time": None})
+        for read in self._host.ledger.read():
+            sandbox = SandboxId(read.sandbox)
+            same_boot = read.boot_id == here
+            void = {} if same_boot else {"slot": None, "pid": None, "start_time": None}  # of another boot of the host
+            entry = read.model_copy(update=void)
             machine = Machine(self._host, entry, self._publish)
             if entry.state in ("creating", "deleting"):
                 await machine.undo()
@@ -118,15 +119,15 @@ class Fleet:
                 continue
             self._machines[sandbox] = machine
             if entry.state == "failed":
-                self._group.create_task(self._guard(machine, machine.rest()))
+                self._run(machine, machine.rest())
                 continue
             vm = await self._host.driver.adopt(self._host.layout.vm_dir(sandbox), entry.vmm) if entry.vmm else None
             if vm is None:
                 why = "its VMM ended while no worker was watching" if same_boot else "the host was restarted"
-                self._group.create_task(self._guard(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}."))))
+                self._run(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}.")))
                 continue
             log.info("sandbox_adopted", sandbox=sandbox, pid=vm.ref.pid)
-            self._group.create_task(self._guard(machine, machine.carry_on(vm)))
+            self._run(machine, machine.carry_on(vm))
 
     def slot_numbers(self) -> set[int]:
         """Return the slots that belong to a sandbox."""
@@ -141,16 +142,25 @@ class Fleet:
         return set(self._machines)
 
     def drain(self) -> None:
-        """Refuse new sandboxes, let go of the running ones, end the watches."""
+        """Refuse new sandboxes and end the watches: the worker is about to stop."""
         self._draining = True
-        for machine in self._machines.values():
-            machine.release()
         self.facts.close()
+
+    def let_go(self) -> None:
+        """Stop looking after the machines and leave their VMs running; the next worker adopts them."""
+        for task, machine in list(self._lives.items()):
+            machine.release()
+            task.cancel()
 
     def _publish(self, entry: Entry) -> None:
         machine = self._machines.get(SandboxId(entry.sandbox))
         if machine is not None:
             self.facts.publish(machine.fact())
+
+    def _run(self, machine: Machine, life: Coroutine[None, None, None]) -> None:
+        task = self._group.create_task(self._guard(machine, life))
+        self._lives[task] = machine
+        task.add_done_callback(lambda done: self._lives.pop(done, None))
 
     async def _guard(self, machine: Machine, life: Coroutine[None, None, None]) -> None:
         """Run one machine's life; an error in it is that sandbox's failure, never its neighbours'."""
@@ -158,6 +168,8 @@ class Fleet:
             await life
         except Exception as error:
             log.exception("sandbox_task_failed", sandbox=machine.sandbox)
-            await machine.mourn(SandboxFailed(f"The worker could not go on with it ({type(error).__name__}); see its log."))
+            await machine.mourn(
+                SandboxFailed(f"The worker could not go on with it ({type(error).__name__}); see its log.")
+            )
         self._machines.pop(machine.sandbox, None)
         self.facts.publish(GoneFact(id=machine.sandbox))

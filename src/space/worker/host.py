@@ -2,9 +2,7 @@
 
 import asyncio
 import dataclasses
-import os
 import signal
-from pathlib import Path
 
 import httpx2
 
@@ -75,10 +73,3 @@ async def kill_uids(uids: range) -> int:
             watched.send(signal.SIGKILL)
             await watched.wait()
     return count
-
-
-def stale_socket_removed(path: Path) -> Path:
-    """Remove a socket file that a killed predecessor left, and return the path for binding."""
-    if path.is_socket():
-        os.unlink(path)
-    return path

@@ -1,8 +1,8 @@
 """What this host must not forget of a sandbox: one JSON file each, replaced atomically before and after each step.
 
-The ledger is what a new worker process reads after the old one was killed. It names everything that a half-done step may
-have left (slot, uid, process), so that the step can be finished or undone. It holds no secret: environment and token of
-a sandbox are in its guest only.
+The ledger is what a new worker process reads after the old one was killed. It names everything that a half-done step
+may have left (slot, uid, process), so that the step can be finished or undone. It holds no secret: environment and token
+of a sandbox are in its guest only.
 """
 
 import dataclasses
@@ -68,9 +68,9 @@ class Ledger:
         for path in sorted(self.folder.glob("*.json")):
             try:
                 found.append(Entry.model_validate_json(path.read_bytes()))
-            except pydantic.ValidationError as error:
+            except pydantic.ValidationError:
                 path.rename(path.with_suffix(".damaged"))
-                log.error("ledger_entry_damaged", file=path.name, error=str(error))
+                log.exception("ledger_entry_damaged", file=path.name)
         return found
 
     def write(self, entry: Entry) -> None:

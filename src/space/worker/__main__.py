@@ -1,0 +1,5 @@
+"""`python -m space.worker`."""
+
+from space.worker.main import main
+
+main()
