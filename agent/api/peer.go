@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+type connKey struct{}
+
+// keepConn puts the connection into the context of its requests.
+func keepConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// cancelWhenPeerLeaves calls cancel when the client closes its connection. The
+// server itself notices that only while it reads; a handler that is held up
+// with part of the body unread asks the kernel instead.
+func cancelWhenPeerLeaves(ctx context.Context, cancel context.CancelFunc) {
+	conn, ok := ctx.Value(connKey{}).(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			gone := false
+			if raw.Control(func(fd uintptr) { gone = peerLeft(int(fd)) }) != nil || gone {
+				cancel()
+				return
+			}
+		}
+	}
+}
+
+// peerLeft looks at the first byte of struct tcp_info, the state. A client that
+// merely shuts down its sending side looks the same; HTTP clients do not.
+func peerLeft(fd int) bool {
+	const established = 1
+	var info [4]byte
+	size := uint32(len(info))
+	_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,
+		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	return errno == 0 && info[0] != established
+}
+
+// newServer has the settings both listeners share. Nothing has a total
+// deadline: streams and uploads last as long as they last. Idle connections
+// stay longer than the hour after which Envoy closes them, so that a request
+// never meets a connection that the agent is just closing.
+func newServer(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 15 * time.Second,
+		IdleTimeout:       75 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ConnContext:       keepConn,
+		ErrorLog:          discard,
+	}
+}

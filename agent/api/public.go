@@ -1,0 +1,68 @@
+package api
+
+import (
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"space/agent/command"
+	"space/agent/identity"
+)
+
+// discard is for the server's own remarks on broken connections; the console
+// is shared with the kernel and small.
+var discard = log.New(io.Discard, "", 0)
+
+// Public is the handler the data plane reaches, and everybody in the guest.
+type Public struct {
+	version   string
+	identity  *identity.Identity
+	commands  *command.Table
+	keepalive time.Duration
+	routes    []route
+}
+
+// NewPublic makes the handler.
+func NewPublic(version string, id *identity.Identity, commands *command.Table) *Public {
+	p := &Public{version: version, identity: id, commands: commands, keepalive: keepaliveEvery}
+	p.routes = []route{
+		{"GET", "/health", p.health},
+		{"GET", "/commands", p.listCommands},
+		{"POST", "/commands", p.startCommand},
+		{"GET", "/commands/{id}", p.getCommand},
+		{"DELETE", "/commands/{id}", p.deleteCommand},
+		{"GET", "/commands/{id}/output", p.readOutput},
+		{"POST", "/commands/{id}/stdin", p.writeStdin},
+		{"POST", "/commands/{id}/signal", p.signalCommand},
+		{"POST", "/commands/{id}/resize", p.resizeCommand},
+	}
+	return p
+}
+
+// Serve answers on a listener until it is closed.
+func (p *Public) Serve(l net.Listener) error { return newServer(p).Serve(l) }
+
+// ServeHTTP admits everybody to GET /health, and nobody without the token to
+// anything else; not even to the difference between 404 and 405.
+func (p *Public) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	serve(w, r, func(w http.ResponseWriter, r *http.Request) error {
+		if r.Method != http.MethodGet || r.URL.EscapedPath() != "/health" {
+			if err := p.identity.Admit(r.Header.Get("X-Access-Token")); err != nil {
+				return err
+			}
+		}
+		handle, err := find(p.routes, r)
+		if err != nil {
+			return err
+		}
+		return handle(w, r)
+	})
+}
+
+func (p *Public) health(w http.ResponseWriter, _ *http.Request, _ string) error {
+	return writeJSON(w, http.StatusOK, map[string]any{
+		"status": "ok", "version": p.version, "sandbox_id": orNull(p.identity.SandboxID()),
+	})
+}

@@ -1,0 +1,122 @@
+// Command agent is process 1 of a SPACE sandbox and serves its HTTP interface.
+// Started as any other process, it is a plain server, for tests on a host.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"space/agent/api"
+	"space/agent/boot"
+	"space/agent/command"
+	"space/agent/identity"
+	"space/agent/reaper"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// settings differ between a sandbox and a host.
+type settings struct {
+	public   string // address of the public listener
+	internal string // address of the internal one
+	card     string // the internal one answers only packets from this interface; "" any
+	peer     net.IP // and only this address
+	machine  identity.Machine
+	shutdown func()
+}
+
+func main() {
+	if os.Getpid() == 1 {
+		// The arguments are what the kernel did not understand of its command line.
+		if err := boot.Run(); err != nil {
+			boot.Fatal(err)
+		}
+		err := run(settings{
+			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
+			machine:  identity.Machine{Kernel: true, Etc: "/etc"},
+			shutdown: boot.Shutdown,
+		}, func() { boot.Log("%s is ready", version) })
+		boot.Fatal(err)
+	}
+	s := fromFlags()
+	if err := run(s, func() {}); err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		os.Exit(1)
+	}
+}
+
+func fromFlags() settings {
+	public := flag.String("listen", "127.0.0.1:49983", "address of the public listener")
+	internal := flag.String("internal", "127.0.0.1:49982", "address of the internal listener")
+	peer := flag.String("internal-peer", boot.Gateway, "the only client address the internal listener answers")
+	root := flag.String("root", "", "change root to this folder first; its /etc then gets the sandbox's names")
+	flag.Parse()
+	s := settings{public: *public, internal: *internal, peer: net.ParseIP(*peer), shutdown: func() { os.Exit(0) }}
+	if s.peer == nil || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if *root != "" {
+		if err := enter(*root); err != nil {
+			fmt.Fprintln(os.Stderr, "agent:", *root, err)
+			os.Exit(1)
+		}
+		s.machine.Etc = "/etc"
+	}
+	return s
+}
+
+func enter(root string) error {
+	if err := syscall.Chroot(root); err != nil {
+		return err
+	}
+	return os.Chdir("/")
+}
+
+// run serves until a listener fails.
+func run(s settings, ready func()) error {
+	public, err := net.Listen("tcp4", s.public)
+	if err != nil {
+		return err
+	}
+	internal, err := listenOn(s.card, s.internal)
+	if err != nil {
+		return err
+	}
+	if os.Getpid() != 1 {
+		adoptOrphans()
+	}
+	id := identity.New(s.machine)
+	commands := command.NewTable(reaper.New(), id.Env)
+	failed := make(chan error, 2)
+	go func() { failed <- api.NewPublic(version, id, commands).Serve(public) }()
+	go func() { failed <- api.NewInternal(version, id, commands, s.shutdown).Serve(internal, s.peer) }()
+	ready()
+	return <-failed
+}
+
+// adoptOrphans makes orphaned descendants our children, as they are process 1's.
+func adoptOrphans() {
+	const prSetChildSubreaper = 36
+	syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
+}
+
+// listenOn listens for packets that arrive on one interface. What a program in
+// the sandbox sends to it, from whatever address it gave itself, arrives on lo.
+func listenOn(card, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) (err error) {
+		if card == "" {
+			return nil
+		}
+		if e := conn.Control(func(fd uintptr) { err = syscall.BindToDevice(int(fd), card) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	return config.Listen(context.Background(), "tcp4", address)
+}

@@ -1,0 +1,156 @@
+package command
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"space/agent/fault"
+	"space/agent/output"
+	"space/agent/reaper"
+)
+
+// Command is a running or finished command.
+type Command struct {
+	ID      string
+	PID     int
+	Spec    Spec // without Env, which may hold secrets
+	User    string
+	Cwd     string
+	Started time.Time
+	Output  *output.Log
+
+	process  *reaper.Process
+	input    *input
+	finished chan struct{} // closed once the exit is known and the output sealed
+	timedOut atomic.Bool
+	readers  atomic.Int64
+	listed   bool // under the table's lock: has been told as finished
+
+	mu   sync.Mutex
+	exit *Exit
+}
+
+// Exit is how a command ended. Exactly one of Code and Signal is set.
+type Exit struct {
+	Code     *int
+	Signal   string
+	TimedOut bool
+	Duration time.Duration
+}
+
+// start runs what l describes. keep gets the output; when the command has
+// finished, ended is called.
+func start(r *reaper.Reaper, s Spec, l *launch, ended func(*Command), grew func()) (*Command, error) {
+	io, err := open(&s, l.user.UID)
+	if err != nil {
+		return nil, startFault(err, l)
+	}
+	c := &Command{
+		ID: newID(), Spec: s, User: l.user.Name, Cwd: l.dir,
+		Output:   output.NewLog(s.OutputLimit),
+		finished: make(chan struct{}),
+		Started:  time.Now(),
+	}
+	c.Spec.Env = nil
+	c.input = newInput(io, c.finished)
+	attr := &syscall.ProcAttr{
+		Dir:   l.dir,
+		Env:   l.env,
+		Files: []uintptr{uintptr(io.child[0]), uintptr(io.child[1]), uintptr(io.child[2])},
+		Sys: &syscall.SysProcAttr{
+			Setsid:     true,
+			Setctty:    s.PTY != nil,
+			Credential: &syscall.Credential{Uid: l.user.UID, Gid: l.user.GID, Groups: l.user.Groups()},
+		},
+	}
+	c.process, err = r.Start(l.path, l.argv, attr)
+	if err != nil {
+		io.abandon()
+		return nil, startFault(err, l)
+	}
+	io.started()
+	c.PID = c.process.Pid
+	keep := func(stream output.Stream, p []byte) {
+		if c.Output.Append(stream, p) {
+			grew()
+		}
+	}
+	var pumps []*pump
+	for _, source := range io.sources {
+		pumps = append(pumps, startPump(source, keep))
+	}
+	go c.supervise(pumps, ended)
+	return c, nil
+}
+
+// supervise sees the command to its end.
+func (c *Command) supervise(pumps []*pump, ended func(*Command)) {
+	if c.Spec.Timeout > 0 {
+		timer := time.AfterFunc(c.Spec.Timeout, func() { c.kill(&c.timedOut) })
+		defer timer.Stop()
+	}
+	<-c.process.Done()
+	exit := &Exit{TimedOut: c.timedOut.Load(), Duration: time.Since(c.Started)}
+	if status := c.process.Status(); status.Signaled() {
+		exit.Signal = SignalName(status.Signal())
+	} else {
+		code := status.ExitStatus()
+		exit.Code = &code
+	}
+	settle(pumps)
+	c.mu.Lock()
+	c.exit = exit
+	c.mu.Unlock()
+	c.Output.Seal()
+	close(c.finished)
+	c.input.close()
+	ended(c)
+}
+
+// Exit is how the command ended, nil while it runs.
+func (c *Command) Exit() *Exit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.exit
+}
+
+// Finished is closed when Exit is known and Output complete.
+func (c *Command) Finished() <-chan struct{} { return c.finished }
+
+// Attach counts a reader until the returned function is called.
+func (c *Command) Attach() (detach func()) {
+	c.readers.Add(1)
+	return func() { c.readers.Add(-1) }
+}
+
+// Resize changes the terminal's size; the programs in it get SIGWINCH.
+func (c *Command) Resize(size Size) error {
+	if c.Spec.PTY == nil {
+		return fault.New(http.StatusConflict, "not_a_pty", "the command has no terminal; start it with pty to resize it")
+	}
+	if c.Exit() != nil {
+		return c.isFinished()
+	}
+	var err error
+	if e := onDescriptor(c.input.file, func(fd int) { err = setSize(fd, size) }); e != nil {
+		return c.isFinished()
+	}
+	return err
+}
+
+func (c *Command) isFinished() error {
+	return fault.New(http.StatusConflict, "command_finished", "command %s has finished", c.ID)
+}
+
+func newID() string {
+	var b [10]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic(err) // getrandom(2) does not fail on a Linux we run on
+	}
+	return "cmd_" + hex.EncodeToString(b[:])
+}

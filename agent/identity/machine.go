@@ -1,0 +1,152 @@
+package identity
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// Machine says how far an identity may reach. In a guest it is the machine's
+// own; a server on a shared host leaves clock, entropy and names alone.
+type Machine struct {
+	Kernel bool   // set clock, entropy and host name
+	Etc    string // folder of hostname, hosts and machine-id; "" writes none
+}
+
+// tellKernel sets what the kernel knows, in the order of urgency: a program
+// woken by the restore must not draw its template's random numbers or read its
+// time.
+func (m Machine) tellKernel(f *Facts) error {
+	if !m.Kernel {
+		return nil
+	}
+	if err := addEntropy(f.Entropy); err != nil {
+		return fmt.Errorf("entropy: %w", err)
+	}
+	if err := setClock(f.TimeUnixNS); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	if err := syscall.Sethostname([]byte(f.Hostname)); err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	return nil
+}
+
+// tellFiles writes the names into /etc. These files are the user's too: a full
+// disk, or a folder where hosts should be, must not keep a sandbox from coming
+// back, so what fails is returned to be reported and the rest is done.
+func (m Machine) tellFiles(f *Facts) (warnings []string) {
+	if m.Etc == "" {
+		return nil
+	}
+	write := func(name string, content []byte) {
+		if err := WriteIfChanged(filepath.Join(m.Etc, name), content); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
+	write("hostname", []byte(f.Hostname+"\n"))
+	write("machine-id", []byte(machineID(f.SandboxID)+"\n"))
+	old, err := os.ReadFile(filepath.Join(m.Etc, "hosts"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return append(warnings, err.Error())
+	}
+	write("hosts", hostsFile(old, f.Hostname))
+	return warnings
+}
+
+// addEntropy credits seed to the kernel's generator and makes it key itself
+// anew at once; without the second step it would go on with the snapshot's key
+// for up to a minute (random(4)).
+func addEntropy(seed []byte) error {
+	const (
+		rndAddEntropy = 0x40085203
+		rndReseedCRNG = 0x5207
+	)
+	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer random.Close()
+	// struct rand_pool_info: entropy_count in bits, buf_size in bytes, buf
+	info := make([]byte, 8, 8+len(seed))
+	*(*int32)(unsafe.Pointer(&info[0])) = int32(8 * len(seed))
+	*(*int32)(unsafe.Pointer(&info[4])) = int32(len(seed))
+	info = append(info, seed...)
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, random.Fd(), rndAddEntropy, uintptr(unsafe.Pointer(&info[0]))); errno != 0 {
+		return errno
+	}
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, random.Fd(), rndReseedCRNG, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func setClock(unixNS int64) error {
+	const clockRealtime = 0
+	now := syscall.NsecToTimespec(unixNS)
+	_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_SETTIME, clockRealtime, uintptr(unsafe.Pointer(&now)), 0)
+	if errno != 0 {
+		return fmt.Errorf("%v: %w", time.Unix(0, unixNS).UTC(), errno)
+	}
+	return nil
+}
+
+// ownName is the address Debian gives a machine's own name in /etc/hosts.
+const ownName = "127.0.1.1"
+
+// hostsFile keeps what the image says, makes sure of localhost, and replaces
+// the line of the machine's own name.
+func hostsFile(old []byte, hostname string) []byte {
+	var out bytes.Buffer
+	localhost := false
+	for _, line := range strings.SplitAfter(string(old), "\n") {
+		fields := strings.Fields(strings.SplitN(line, "#", 2)[0])
+		if len(fields) > 0 && fields[0] == ownName {
+			continue
+		}
+		if len(fields) > 1 && fields[0] == "127.0.0.1" {
+			for _, name := range fields[1:] {
+				localhost = localhost || name == "localhost"
+			}
+		}
+		out.WriteString(line)
+	}
+	if n := out.Len(); n > 0 && out.Bytes()[n-1] != '\n' {
+		out.WriteByte('\n')
+	}
+	if !localhost {
+		out.WriteString("127.0.0.1\tlocalhost\n")
+	}
+	fmt.Fprintf(&out, "%s\t%s\n", ownName, hostname)
+	return out.Bytes()
+}
+
+// WriteIfChanged makes path a plain file with content, in the place of a
+// symlink if there is one: images link such files to services that do not run
+// here. A file that is right already is not written.
+func WriteIfChanged(path string, content []byte) error {
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+			return nil
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	fresh := path + ".space-new"
+	if err := os.WriteFile(fresh, content, 0o644); err != nil {
+		os.Remove(fresh)
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		os.Remove(fresh)
+		return err
+	}
+	return nil
+}

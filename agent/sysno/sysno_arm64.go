@@ -1,0 +1,8 @@
+package sysno
+
+const (
+	// FinitModule loads a kernel module from an open file.
+	FinitModule = 273
+	// Renameat2 is rename with flags.
+	Renameat2 = 276
+)
