@@ -1,8 +1,8 @@
 """What this host must not forget of a sandbox: one JSON file each, replaced atomically before and after each step.
 
 The ledger is what a new worker process reads after the old one was killed. It names everything that a half-done step
-may have left (slot, uid, process), so that the step can be finished or undone. It holds no secret: environment and token
-of a sandbox are in its guest only.
+may have left (slot, uid, process), so that the step can be finished or undone. It holds no secret: environment and
+token of a sandbox are in its guest only.
 """
 
 import dataclasses

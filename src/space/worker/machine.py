@@ -25,7 +25,7 @@ from space.model.errors import BootFailed, Conflict, SandboxFailed, SpaceError
 from space.model.ids import SandboxId
 from space.net import slot as slots
 from space.telemetry import logger
-from space.vmm.driver import BootSpec, Vm, VmStatus
+from space.vmm.driver import BootSpec, Vm, VmmError, VmStatus
 from space.wire.agent import AgentInit
 from space.wire.worker import SandboxFact, StartSandbox
 from space.worker.host import Host
@@ -35,6 +35,7 @@ log = logger()
 T = TypeVar("T")
 _BOOT_ATTEMPTS = 2
 _ROOM_POLL_S = 1.0
+_LAST_WORD_S = 2.0
 
 
 class _Died(Exception):
@@ -131,7 +132,7 @@ class Machine:
             try:
                 await self._boot(wish, template, slot, mark)
                 break
-            except (_Died, TimeoutError) as error:
+            except (_Died, VmmError, TimeoutError) as error:
                 console = await self._console()
                 await self._end_vm()
                 log.warning("boot_failed", sandbox=self.sandbox, attempt=attempt, cause=repr(error), console=console)
@@ -215,23 +216,32 @@ class Machine:
             return None
 
         async def tend() -> str | None:
-            async for status in vm.statuses():
+            status = VmStatus.RUNNING
+            while (status := await vm.next_status(status)) is not VmStatus.GONE:
                 await self._follow(vm, status)
-            return await until_dead()
+            try:
+                async with asyncio.timeout(_LAST_WORD_S):
+                    return await until_dead()
+            except TimeoutError:
+                await vm.kill()
+                return "the VMM stopped answering and was killed"
 
         reason = await first(until_dead(), until_delete_asked(), tend())
         if reason is not None:
             await self._fail(SandboxFailed(f"The VM ended: {reason}."))
 
     async def _follow(self, vm: Vm, status: VmStatus) -> None:
-        """Report a VM that hit the end of the disk area as paused, and continue it when there is room again."""
-        if status is not VmStatus.DISK_FULL:
+        """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""
+        if status not in (VmStatus.DISK_FULL, VmStatus.DISK_ERROR):
             return
-        self._write(state="paused", reason="disk_full")
-        log.warning("sandbox_paused", sandbox=self.sandbox, reason="disk_full")
-        while not area.has_room(self._host.layout):
+        self._write(state="paused", reason=str(status))
+        log.warning("sandbox_paused", sandbox=self.sandbox, reason=str(status))
+        while vm.status is status:
             await asyncio.sleep(_ROOM_POLL_S)
-        await vm.resume()
+            if area.has_room(self._host.layout):
+                with contextlib.suppress(VmmError):
+                    await vm.resume()
+                    break
         self._write(state="running", reason=None)
         log.info("sandbox_resumed", sandbox=self.sandbox)
 
@@ -268,7 +278,7 @@ class Machine:
     async def _console(self) -> str:
         if self._vm is None:
             return ""
-        with contextlib.suppress(SpaceError, OSError, TimeoutError):
+        with contextlib.suppress(VmmError):
             return await self._vm.console()
         return ""
 
