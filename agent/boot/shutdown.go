@@ -1,6 +1,8 @@
 package boot
 
 import (
+	"os"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -25,6 +27,22 @@ func Shutdown() {
 	Restart()
 }
 
-// anybody reports whether there is a process besides this one; kill(-1) spares
-// its caller and fails if there is no other.
-func anybody() bool { return syscall.Kill(-1, 0) == nil }
+// anybody reports whether a program runs besides this one. Kernel threads and
+// zombies have no executable.
+func anybody() bool {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return false
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err != nil || pid == 1 {
+			continue
+		}
+		if _, err := os.Readlink("/proc/" + name + "/exe"); err == nil {
+			return true
+		}
+	}
+	return false
+}
