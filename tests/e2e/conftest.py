@@ -1,0 +1,31 @@
+"""One deployment for the whole folder; tests that break something leave it working again."""
+
+import os
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.support.deployment import Deployment
+
+
+@pytest.fixture(scope="session")
+async def space() -> AsyncGenerator[Deployment]:
+    """A running SPACE with the base template."""
+    if os.getuid() != 0:
+        pytest.skip("needs root: SPACE makes namespaces, mounts and processes of other users")
+    deployment = Deployment()
+    try:
+        await deployment.up()
+        status, out, err = await deployment.cli("template", "build", "base")
+        assert status == 0, out + err
+        yield deployment
+    finally:
+        await deployment.down()
+
+
+@pytest.fixture
+async def sandbox(space: Deployment) -> AsyncGenerator[str]:
+    """A running sandbox of its own for a test."""
+    made = await space.create()
+    yield made
+    await space.delete(made)
