@@ -48,9 +48,14 @@ def spawn(
     """Start `argv` and return it watched.
 
     `user` None keeps root: only for the worker, which makes namespaces and mounts. `log` gets both outputs, appended;
-    None discards them. Core dumps are off: memory may hold secrets. The environment is `env` plus PATH, nothing else.
+    None discards them. Core dumps are off: memory may hold secrets. `open_files`
+    is cut to our own hard limit. The environment is `env` plus PATH, nothing else.
     """
-    full = in_netns(netns, (*(drop_privileges(user) if user else ()), *argv))
+    # Set before the user changes: from outside it would need CAP_SYS_RESOURCE, and race with the exec.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
+    limits = ("prlimit", "--core=0", f"--nofile={files}", "--")
+    full = in_netns(netns, (*limits, *(drop_privileges(user) if user else ()), *argv))
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640) if log else subprocess.DEVNULL
     try:
         process = subprocess.Popen(
@@ -67,11 +72,6 @@ def spawn(
     finally:
         if log:
             os.close(target)
-    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, open_files)):
-        try:
-            resource.prlimit(process.pid, limit, (value, value))
-        except ProcessLookupError:
-            break
     process.returncode = 0  # Popen must never reap: the pidfd owner does
     started = start_time(process.pid)
     pidfd = os.pidfd_open(process.pid)

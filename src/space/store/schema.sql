@@ -1,0 +1,132 @@
+-- The whole schema, as the migrations leave it. For reading; a test keeps it equal to their sum.
+
+CREATE TABLE projects (
+    id text PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE api_keys (
+    id text PRIMARY KEY,
+    project_id text NOT NULL REFERENCES projects ON DELETE CASCADE,
+    hash text NOT NULL UNIQUE,
+    label text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    last_used_at timestamptz,
+    revoked_at timestamptz
+);
+CREATE INDEX api_keys_project ON api_keys (project_id);
+
+-- A project sees the templates it has built; two projects may have the same digest.
+CREATE TABLE templates (
+    project_id text NOT NULL REFERENCES projects ON DELETE CASCADE,
+    digest text NOT NULL,
+    name text NOT NULL,
+    disk_mib integer NOT NULL,
+    used_bytes bigint NOT NULL,
+    kernel_release text NOT NULL,
+    agent_version text NOT NULL,
+    vmm text NOT NULL,
+    built_at timestamptz NOT NULL,
+    build_s double precision NOT NULL,
+    PRIMARY KEY (project_id, digest)
+);
+
+CREATE TABLE template_names (
+    project_id text NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    PRIMARY KEY (project_id, name),
+    FOREIGN KEY (project_id, digest) REFERENCES templates ON DELETE CASCADE
+);
+CREATE INDEX template_names_digest ON template_names (project_id, digest);
+
+CREATE TABLE sandboxes (
+    id text PRIMARY KEY,
+    project_id text NOT NULL REFERENCES projects,
+    -- spec
+    template text NOT NULL,
+    template_name text NOT NULL,
+    vcpus integer NOT NULL,
+    memory_mib integer NOT NULL,
+    env jsonb NOT NULL,
+    labels jsonb NOT NULL,
+    agent_token text NOT NULL,
+    desired text NOT NULL DEFAULT 'running',
+    generation bigint NOT NULL DEFAULT 1,
+    -- status
+    state text NOT NULL DEFAULT 'creating',
+    observed_generation bigint NOT NULL DEFAULT 0,
+    reason text,
+    worker text,
+    timings_ms jsonb NOT NULL DEFAULT '{}',
+    last_event bigint NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    started_at timestamptz,
+    -- who is reconciling it; the epoch only grows, and fences late writes here and at the worker
+    lease_owner text,
+    lease_until timestamptz,
+    epoch bigint NOT NULL DEFAULT 0,
+    CONSTRAINT sandboxes_desired CHECK (desired IN ('running', 'deleted')),
+    CONSTRAINT sandboxes_state CHECK (state IN ('creating', 'running', 'paused', 'failed', 'deleting', 'deleted'))
+);
+CREATE INDEX sandboxes_newest ON sandboxes (project_id, created_at DESC, id DESC);
+CREATE INDEX sandboxes_labels ON sandboxes USING gin (labels jsonb_path_ops);
+CREATE INDEX sandboxes_lagging ON sandboxes (updated_at)
+    WHERE observed_generation < generation OR state IN ('creating', 'deleting');
+CREATE INDEX sandboxes_worker ON sandboxes (worker) WHERE state IN ('running', 'paused');
+
+CREATE TABLE events (
+    sandbox_id text NOT NULL REFERENCES sandboxes ON DELETE CASCADE,
+    sequence bigint NOT NULL,
+    at timestamptz NOT NULL DEFAULT now(),
+    type text NOT NULL,
+    from_state text,
+    state text NOT NULL,
+    reason text,
+    PRIMARY KEY (sandbox_id, sequence)
+);
+
+CREATE FUNCTION refuse_update() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only', TG_TABLE_NAME;
+END
+$$;
+CREATE TRIGGER events_append_only BEFORE UPDATE ON events
+    FOR EACH ROW EXECUTE FUNCTION refuse_update();
+
+CREATE TABLE operations (
+    id text PRIMARY KEY,
+    project_id text NOT NULL REFERENCES projects,
+    sandbox_id text NOT NULL REFERENCES sandboxes ON DELETE CASCADE,
+    kind text NOT NULL,
+    status text NOT NULL DEFAULT 'running',
+    error_code text,
+    error_detail text,
+    idempotency_key text,
+    request_hash text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz,
+    CONSTRAINT operations_kind CHECK (kind IN ('create', 'delete')),
+    CONSTRAINT operations_status CHECK (status IN ('running', 'succeeded', 'failed')),
+    CONSTRAINT operations_idempotency UNIQUE (project_id, idempotency_key)
+);
+CREATE INDEX operations_sandbox ON operations (sandbox_id);
+
+-- Listeners are told which row changed and read it themselves.
+CREATE FUNCTION notify_id() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify(TG_ARGV[0], NEW.id);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER sandboxes_inserted AFTER INSERT ON sandboxes
+    FOR EACH ROW EXECUTE FUNCTION notify_id('space_sandbox');
+CREATE TRIGGER sandboxes_changed AFTER UPDATE ON sandboxes
+    FOR EACH ROW WHEN (OLD.state <> NEW.state OR OLD.generation <> NEW.generation)
+    EXECUTE FUNCTION notify_id('space_sandbox');
+CREATE TRIGGER operations_changed AFTER UPDATE ON operations
+    FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION notify_id('space_operation');
+CREATE TRIGGER api_keys_changed AFTER UPDATE ON api_keys
+    FOR EACH ROW WHEN (OLD.revoked_at IS DISTINCT FROM NEW.revoked_at) EXECUTE FUNCTION notify_id('space_key');
