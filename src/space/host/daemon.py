@@ -37,7 +37,7 @@ def drop_privileges(user: User) -> tuple[str, ...]:
 def spawn(
     argv: Sequence[str],
     *,
-    log: Path | None,
+    log: Path | int | None,
     user: User | None = None,
     netns: Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -47,16 +47,19 @@ def spawn(
 ) -> Watched:
     """Start `argv` and return it watched.
 
-    `user` None keeps root: only for the worker, which makes namespaces and mounts. `log` gets both outputs, appended;
-    None discards them. Core dumps are off: memory may hold secrets. `open_files`
-    is cut to our own hard limit. The environment is `env` plus PATH, nothing else.
+    `user` None keeps root: only for the worker, which makes namespaces and mounts. `log` gets both outputs, appended
+    (an int is an open descriptor, the caller's); None discards them. Core dumps are off: memory may hold secrets.
+    `open_files` is cut to our own hard limit. The environment is `env` plus PATH, nothing else.
     """
     # Set before the user changes: from outside it would need CAP_SYS_RESOURCE, and race with the exec.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
     limits = ("prlimit", "--core=0", f"--nofile={files}", "--")
     full = in_netns(netns, (*limits, *(drop_privileges(user) if user else ()), *argv))
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640) if log else subprocess.DEVNULL
+    if isinstance(log, Path):
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    else:
+        target = subprocess.DEVNULL if log is None else log
     try:
         process = subprocess.Popen(
             full,
@@ -70,7 +73,7 @@ def spawn(
             close_fds=True,
         )
     finally:
-        if log:
+        if isinstance(log, Path):
             os.close(target)
     process.returncode = 0  # Popen must never reap: the pidfd owner does
     started = start_time(process.pid)
