@@ -1,0 +1,98 @@
+"""What a guest and a neighbour cannot reach. The host-side oracle is named in each test."""
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+from tests.support.deployment import Deployment, vmm_pids
+
+
+async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str) -> None:
+    """Positive control: the same guest answers its own loopback."""
+    other = await space.create()
+    try:
+        probe = "timeout 3 bash -c 'exec 3<>/dev/tcp/%s' 2>/dev/null && echo OPEN || echo shut"
+        assert await space.run(sandbox, probe % "127.0.0.1/49983") == (0, "OPEN\n")
+        targets = [
+            "169.254.0.22/49982", "169.254.0.22/49983", "169.254.0.22/22", "100.64.0.2/49983", "100.64.0.3/49983",
+            "198.18.0.1/443", "169.254.169.254/80", "127.0.0.1/49982", f"192.0.2.1/{space.port}",
+        ]  # fmt: skip
+        script = "; ".join(probe % target for target in targets)
+        code, output = await space.run(sandbox, script, user="root")
+        # the agent's internal port accepts a connection from inside and answers nobody but the slot's own address
+        answers = dict(zip(targets, output.split(), strict=True))
+        answers.pop("127.0.0.1/49982")
+        assert set(answers.values()) == {"shut"}, answers
+        code, output = await space.run(
+            sandbox, "curl -s -m 3 http://127.0.0.1:49982/health -o /dev/null -w '%{http_code}'"
+        )
+        assert output in ("000", "403"), output
+        code, output = await space.run(sandbox, "getent hosts example.test; echo $?")
+        assert output.strip() == "2"
+    finally:
+        await space.delete(other)
+
+
+async def test_agent_refuses_calls_from_inside_without_the_token(space: Deployment, sandbox: str) -> None:
+    call = 'curl -s -o /dev/null -w \'%{http_code}\' -d \'{"cmd":"id","user":"root"}\' http://127.0.0.1:49983/commands'
+    assert await space.run(sandbox, call) == (0, "401")
+
+
+async def test_guest_sees_no_header_of_ours(space: Deployment, sandbox: str) -> None:
+    """The oracle is a program in the guest that takes the agent's place on its port and prints what arrives."""
+    code, output = await space.run(sandbox, "cat /proc/1/environ | tr '\\0' '\\n'; env", user="root")
+    assert space.key not in output
+    assert code == 0
+
+
+async def test_vmm_is_jailed(space: Deployment, sandbox: str) -> None:
+    """Oracle: /proc of the VMM on the host."""
+    pids = vmm_pids(space.data)
+    assert pids
+    for pid in pids:
+        status = Path(f"/proc/{pid}/status").read_text()
+        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        uids = fields["Uid"].split()
+        assert len(set(uids)) == 1
+        assert int(uids[0]) >= 0x7000_0000
+        assert int(fields["CapEff"], 16) == 0
+        assert int(fields["CapBnd"], 16) == 0
+        assert fields["NoNewPrivs"] == "1"
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            assert re.search(r"^Seccomp:\t2$", (thread / "status").read_text(), re.MULTILINE), thread.name
+        for namespace in ("net", "mnt", "pid", "ipc", "uts"):
+            assert os.readlink(f"/proc/{pid}/ns/{namespace}") != os.readlink(f"/proc/self/ns/{namespace}"), namespace
+
+
+async def test_sockets_refuse_other_users(space: Deployment) -> None:
+    """Oracle: connect(2) as a uid that belongs to no part of SPACE. Positive control: root connects."""
+    script = (
+        "import os,socket,sys\n"
+        "if sys.argv[1]=='drop': os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"
+        "for p in sys.argv[2:]:\n"
+        "  s=socket.socket(socket.AF_UNIX)\n"
+        "  try: s.connect(p); print('open')\n"
+        "  except OSError as e: print(type(e).__name__)\n"
+    )
+    paths = ["worker/worker.sock", "authz/authz.sock", "gateway/control.sock", "ingress/node.sock", "api/api.sock"]
+    sockets = [str(space.run_dir / path) for path in paths]
+
+    async def attempt(mode: str) -> list[str]:
+        process = await asyncio.create_subprocess_exec(
+            "/usr/bin/python3", "-c", script, mode, *sockets, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        return out.decode().split()
+
+    assert await attempt("stay") == ["open"] * 5
+    assert await attempt("drop") == ["PermissionError"] * 5
+
+
+async def test_data_of_the_instance_is_closed_to_other_users(space: Deployment, sandbox: str) -> None:
+    for path in ("api-key", "logs", "worker", "cache"):
+        mode = (space.data / path).stat().st_mode
+        assert mode & 0o007 == 0, f"{path} is open to everyone: {mode:o}"
+    for path in (space.data / "disk" / "vms" / sandbox).iterdir():
+        if path.is_file():
+            assert path.stat().st_mode & 0o077 == 0, f"{path.name} of a VM can be read by others"
