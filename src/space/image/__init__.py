@@ -1,1 +1,1 @@
-"""What a VM boots: kernel, initramfs, root filesystem, template."""
+"""Templates: how their kernel, initramfs and root filesystem are made, kept and found."""
