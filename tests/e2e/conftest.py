@@ -4,7 +4,6 @@ import os
 from collections.abc import AsyncGenerator
 
 import pytest
-
 from tests.support.deployment import Deployment
 
 

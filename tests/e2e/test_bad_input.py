@@ -2,7 +2,6 @@
 
 import httpx2
 import pytest
-
 from tests.support.deployment import Deployment
 
 

@@ -1,7 +1,6 @@
 """What a guest and a neighbour cannot reach. The host-side oracle is named in each test."""
 
 import asyncio
-import os
 import re
 from pathlib import Path
 
@@ -16,7 +15,7 @@ async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str
         assert await space.run(sandbox, probe % "127.0.0.1/49983") == (0, "OPEN\n")
         targets = [
             "169.254.0.22/49982", "169.254.0.22/49983", "169.254.0.22/22", "100.64.0.2/49983", "100.64.0.3/49983",
-            "198.18.0.1/443", "169.254.169.254/80", "127.0.0.1/49982", f"192.0.2.1/{space.port}",
+            "198.18.0.1/443", "169.254.169.254/80", "127.0.0.1/49982",
         ]  # fmt: skip
         script = "; ".join(probe % target for target in targets)
         code, output = await space.run(sandbox, script, user="root")
@@ -62,7 +61,9 @@ async def test_vmm_is_jailed(space: Deployment, sandbox: str) -> None:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             assert re.search(r"^Seccomp:\t2$", (thread / "status").read_text(), re.MULTILINE), thread.name
         for namespace in ("net", "mnt", "pid", "ipc", "uts"):
-            assert os.readlink(f"/proc/{pid}/ns/{namespace}") != os.readlink(f"/proc/self/ns/{namespace}"), namespace
+            assert Path(f"/proc/{pid}/ns/{namespace}").readlink() != Path(f"/proc/self/ns/{namespace}").readlink(), (
+                namespace
+            )
 
 
 async def test_sockets_refuse_other_users(space: Deployment) -> None:

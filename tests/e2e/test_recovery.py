@@ -8,7 +8,6 @@ import signal
 
 import httpx2
 import pytest
-
 from tests.support.deployment import Deployment, eventually, vmm_pids
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
