@@ -1,0 +1,217 @@
+"""The QEMU driver: microvm machines under KVM or software emulation."""
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+from space.host import cgroup, command, files, process
+from space.host.daemon import User
+from space.host.process import ProcessRef
+from space.model.errors import Unavailable
+from space.vmm import jail, qmp, tsc
+from space.vmm.driver import BootSpec, VmmError
+from space.vmm.launch import Log, launch
+from space.vmm.qemu_command import (
+    DISK,
+    INITRD,
+    KERNEL,
+    KVM_DEVICE,
+    MEMORY,
+    MEMORY_OVERHEAD_MIB,
+    PROGRAM,
+    Accelerator,
+    argv,
+    program_files,
+)
+from space.vmm.qemu_vm import QMP_SOCKET, QemuVm
+
+LOG = "vmm.log"
+QUIET, VERBOSE = 4, 7
+"""Levels of the guest kernel's console: warnings, everything. A character of the emulated serial line costs time."""
+_PROCESSES = 128
+"""Threads of one QEMU: its vCPUs and at most 64 for disk requests."""
+
+
+class QemuDriver:
+    """Implements `driver.Driver`. Made by `open_driver`."""
+
+    name = "qemu"
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        version: str,
+        accelerator: Accelerator,
+        program: tuple[Path, ...],
+        in_user_namespace: bool,
+        console_level: int,
+    ) -> None:
+        self.version = version
+        self._instance = instance
+        self._accelerator = accelerator
+        self._program = program
+        self._in_user_namespace = in_user_namespace
+        self._console_level = console_level
+
+    @property
+    def accelerator(self) -> str:
+        """See `driver.Driver`."""
+        return self._accelerator.name
+
+    async def boot(self, spec: BootSpec) -> QemuVm:
+        """See `driver.Driver`."""
+        return await self._start(spec, None)
+
+    async def restore(self, spec: BootSpec, state: Path) -> QemuVm:
+        """See `driver.Driver`."""
+        return await self._start(spec, state)
+
+    async def adopt(self, vm_dir: Path, ref: ProcessRef) -> QemuVm | None:
+        """See `driver.Driver`."""
+        vmm = process.watch(ref)
+        if vmm is None:
+            return None
+        try:
+            log = Log(vm_dir / LOG, make=False)
+        except OSError as error:
+            vmm.release()
+            raise VmmError(f"the VMM's log cannot be opened: {error}") from error
+        try:
+            vm = QemuVm(vm_dir, vmm, None, log, lambda: cgroup.remove(self._instance, vm_dir.name))
+        except OSError as error:
+            log.close()
+            vmm.release()
+            raise VmmError(f"the VMM's control socket cannot be reached: {error}") from error
+        try:
+            await vm.greet()
+        except BaseException:
+            vm.release()
+            raise
+        return vm
+
+    async def _start(self, spec: BootSpec, state: Path | None) -> QemuVm:
+        await asyncio.to_thread(_prepare, spec)
+        cgroup.create(self._instance, spec.sandbox, _limits(spec))
+        log = Log(spec.vm_dir / LOG, make=True)
+        try:
+            # our copy of the listening socket is closed again, so that QEMU's end is the end of our connection
+            with qmp.listen(spec.vm_dir / QMP_SOCKET) as listening:
+                fds = (listening.fileno(), *(() if spec.tap_fd is None else (spec.tap_fd,)))
+                program = self._argv(spec, listening.fileno(), incoming=state is not None)
+                launched = await launch(
+                    lambda info, block: jail.argv(
+                        self._jail(spec),
+                        program,
+                        in_user_namespace=self._in_user_namespace,
+                        info_fd=info,
+                        block_fd=block,
+                    ),
+                    log=log,
+                    pass_fds=fds,
+                    settle=lambda pid: cgroup.enter(self._instance, spec.sandbox, pid),
+                )
+                vm = QemuVm(
+                    spec.vm_dir,
+                    launched.vmm,
+                    launched.wrapper,
+                    log,
+                    lambda: cgroup.remove(self._instance, spec.sandbox),
+                )
+        except BaseException:
+            log.close()
+            await cgroup.remove(self._instance, spec.sandbox)
+            raise
+        try:
+            await vm.greet()
+            if state is not None:
+                await vm.load(state)
+                await vm.resume()
+        except VmmError as error:
+            died = not vm.alive
+            await vm.kill()
+            ended = await vm.wait()
+            raise VmmError(ended.reason if died else str(error)) from error
+        except BaseException:
+            await vm.kill()
+            raise
+        return vm
+
+    def _argv(self, spec: BootSpec, qmp_fd: int, *, incoming: bool) -> tuple[str, ...]:
+        return argv(
+            spec,
+            self._accelerator,
+            name=f"space-{self._instance}-{spec.sandbox}",
+            qmp_fd=qmp_fd,
+            incoming=incoming,
+            log_level=self._console_level,
+        )
+
+    def _jail(self, spec: BootSpec) -> jail.Jail:
+        kvm = self._accelerator.name == "kvm"
+        return jail.Jail(
+            user=User(spec.uid, spec.uid, (KVM_DEVICE.stat().st_gid,) if kvm else ()),
+            program_files=self._program,
+            read_only=((spec.kernel, KERNEL), (spec.initrd, INITRD)),
+            writable=((spec.disk, DISK), (spec.memory, MEMORY)),
+            devices=(KVM_DEVICE,) if kvm else (),
+            file_size_bytes=max(spec.disk.stat().st_size, spec.memory_mib << 20),
+        )
+
+
+def _prepare(spec: BootSpec) -> None:
+    """Make the VMM's folder and its memory, and hand it its files; done by root, the only time it touches them."""
+    files.make_dir(spec.vm_dir, mode=0o711)
+    size = spec.memory_mib << 20
+    for path, flags in ((spec.memory, os.O_CREAT), (spec.disk, 0)):
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+        try:
+            os.fchmod(fd, 0o600)
+            os.fchown(fd, spec.uid, spec.uid)
+            if path is spec.memory and os.fstat(fd).st_size != size:
+                os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+
+
+def _limits(spec: BootSpec) -> cgroup.Limits:
+    return cgroup.Limits(
+        memory_bytes=(spec.memory_mib + MEMORY_OVERHEAD_MIB) << 20,
+        processes=_PROCESSES,
+        cpu_weight=100 * spec.vcpus,
+    )
+
+
+async def installed_version() -> str:
+    """Return QEMU's version, `7.2.22` or the like. Raises Unavailable where it is not installed."""
+    if not PROGRAM.exists():
+        raise Unavailable(f"{PROGRAM} is missing: install QEMU, on Debian with `apt-get install qemu-system-x86`.")
+    told = (await command.run(str(PROGRAM), "--version")).stdout
+    found = re.search(r"version (\S+)", told)
+    if found is None:
+        raise Unavailable(f"{PROGRAM} does not tell its version: {told[:200]!r}")
+    return found.group(1)
+
+
+async def open_driver(
+    instance: str, uid: int, accelerator: str, *, console_level: int = QUIET, in_user_namespace: bool | None = None
+) -> QemuDriver:
+    """Look at the host and return a driver; about 0.3 s. Raises Unavailable, VmmError.
+
+    `uid` is any of the instance's for VMs, to try user namespaces with; `in_user_namespace` not None skips the trial.
+    """
+    version = await installed_version()
+    if in_user_namespace is None:
+        in_user_namespace = await jail.user_namespaces(User(uid, uid))
+    own = program_files()
+    needed = [library for program in own if program.suffix in {"", ".so"} for library in await jail.libraries(program)]
+    dropper = () if in_user_namespace else await jail.dropper_files()
+    return QemuDriver(
+        instance=instance,
+        version=version,
+        accelerator=Accelerator(accelerator, await tsc.measure_khz() if accelerator == "tcg" else 0),
+        program=tuple(dict.fromkeys((*own, *needed, *dropper))),
+        in_user_namespace=in_user_namespace,
+        console_level=console_level,
+    )
