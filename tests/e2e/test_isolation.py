@@ -18,7 +18,7 @@ async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str
             "198.18.0.1/443", "169.254.169.254/80", "127.0.0.1/49982",
         ]  # fmt: skip
         script = "; ".join(probe % target for target in targets)
-        code, output = await space.run(sandbox, script, user="root")
+        _, output = await space.run(sandbox, script, user="root")
         # the agent's internal port accepts a connection from inside and answers nobody but the slot's own address
         answers = dict(zip(targets, output.split(), strict=True))
         answers.pop("127.0.0.1/49982")
@@ -27,7 +27,7 @@ async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str
             sandbox, "curl -s -m 3 http://127.0.0.1:49982/health -o /dev/null -w '%{http_code}'"
         )
         assert output in ("000", "403"), output
-        code, output = await space.run(sandbox, "getent hosts example.test; echo $?")
+        _, output = await space.run(sandbox, "getent hosts example.test; echo $?")
         assert output.strip() == "2"
     finally:
         await space.delete(other)
