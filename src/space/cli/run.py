@@ -1,0 +1,151 @@
+"""`space run`, and what it shares with `space sandbox exec` and `shell`: one command, live, with its exit status."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+import typer
+
+from space.cli import output, terminal
+from space.cli.client import Api, Json, connect
+from space.cli.commands import Command
+from space.model.errors import InvalidArgument, Unavailable
+from space.model.ids import new_id
+from space.settings import ClientSettings, client_settings
+
+_CREATE_TRIES = 4
+INTERRUPTED = 130
+
+Env = Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Set in the environment.")]
+Vcpus = Annotated[int | None, typer.Option(help="Virtual CPUs.")]
+Memory = Annotated[int | None, typer.Option(metavar="MIB", help="Memory in MiB.")]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End the command after this time.")]
+User = Annotated[str | None, typer.Option("--user", "-u", help="User in the guest (default: user).")]
+Cwd = Annotated[str | None, typer.Option("--cwd", "-w", metavar="DIR", help="Working directory in the guest.")]
+
+
+def run(
+    template: Annotated[str, typer.Argument(help="Name of the template.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Program and arguments.")],
+    env: Env = None,
+    vcpus: Vcpus = None,
+    memory: Memory = None,
+    timeout: Timeout = None,
+    user: User = None,
+    cwd: Cwd = None,
+) -> None:
+    """Run one command in a fresh sandbox, which is deleted afterwards; exits with the command's status.
+
+    Standard input is passed on when it is not a terminal. Ctrl-C interrupts the command; twice, it gives up.
+    """
+    wish = {"template": template, "vcpus": vcpus, "memory_mib": memory}
+    body = command_body(command, env, timeout, user, cwd)
+    raise typer.Exit(asyncio.run(_run(client_settings(), given(wish), body)))
+
+
+async def _run(settings: ClientSettings, wish: Json, body: Json) -> int:
+    async with connect(settings) as api, sandbox(api, wish) as made:
+        return await execute(api, made["id"], body, stdin=not sys.stdin.isatty())
+
+
+@contextlib.asynccontextmanager
+async def sandbox(api: Api, wish: Json) -> AsyncGenerator[Json]:
+    """Create a sandbox and delete it at the end, whatever happens inside.
+
+    Ctrl-C while it is made waits for it to be there, since only then can it be deleted.
+    """
+    interrupted = asyncio.Event()
+    with terminal.on_signal(signal.SIGINT, interrupted.set), terminal.on_signal(signal.SIGTERM, interrupted.set):
+        made = await create(api, wish)
+    try:
+        if interrupted.is_set():
+            raise typer.Exit(INTERRUPTED)
+        yield made
+    finally:
+        await api.call("DELETE", f"/v1/sandboxes/{made['id']}")
+
+
+async def create(api: Api, wish: Json) -> Json:
+    """Create a sandbox and return it; tried again where the connection broke, under one idempotency key."""
+    key = new_id()
+    for attempt in range(_CREATE_TRIES):
+        try:
+            answer = await api.call("POST", "/v1/sandboxes", body=wish, headers={"idempotency-key": key})
+        except Unavailable:
+            if attempt == _CREATE_TRIES - 1:
+                raise
+            await asyncio.sleep(attempt)
+        else:
+            made: Json = answer.json()
+            return made
+    raise AssertionError("unreachable")
+
+
+async def execute(api: Api, sandbox_id: str, body: Json, *, stdin: bool) -> int:
+    """Run a command to its end with live output and return its exit status.
+
+    `stdin` passes our standard input on. The first Ctrl-C and SIGTERM go to the command, the second gives up on it.
+    """
+    command = Command(api, sandbox_id)
+    terminal_wanted = "pty" in body
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(command.run({**body, "stdin": stdin}, _write))
+        feeding = group.create_task(command.feed(terminal.stdin_chunks())) if stdin else None
+        interrupts = 0
+
+        def interrupt(name: str) -> None:
+            nonlocal interrupts
+            interrupts += 1
+            if interrupts == 1:
+                group.create_task(command.send_signal(name))
+            else:
+                running.cancel()
+
+        def resize() -> None:
+            if terminal_wanted:
+                group.create_task(command.resize(*terminal.size()))
+
+        with (
+            terminal.on_signal(signal.SIGINT, lambda: interrupt("SIGINT")),
+            terminal.on_signal(signal.SIGTERM, lambda: interrupt("SIGTERM")),
+            terminal.on_signal(signal.SIGWINCH, resize),
+        ):
+            await asyncio.wait([running])
+        if feeding is not None:
+            feeding.cancel()
+    return INTERRUPTED if running.cancelled() else running.result().status
+
+
+def _write(stream: str, data: bytes) -> None:
+    if stream == "gap":
+        output.say(f"warning: {data.decode()}")
+        return
+    target = sys.stderr.buffer if stream == "stderr" else sys.stdout.buffer
+    target.write(data)
+    target.flush()
+
+
+def command_body(
+    command: list[str], env: list[str] | None, timeout: float | None, user: str | None, cwd: str | None
+) -> Json:
+    """Return the body that starts a command, with only what was given."""
+    body = {"args": command, "env": parse_env(env) or None, "timeout_s": timeout, "user": user, "cwd": cwd}
+    return given(body)
+
+
+def parse_env(pairs: list[str] | None) -> dict[str, str]:
+    """Return NAME=VALUE pairs as a dictionary; raises InvalidArgument for one without `=`."""
+    found = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise InvalidArgument(f"{pair!r} is not NAME=VALUE.")
+        found[name] = value
+    return found
+
+
+def given(values: Json) -> Json:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,164 @@
+"""`space sandbox ...`: create, list, look at, run in, copy, delete."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from space.cli import output, terminal
+from space.cli.client import Json, connect
+from space.cli.copy import RemoteFiles, parse_remote
+from space.cli.output import Format
+from space.cli.run import Cwd, Env, Memory, Timeout, User, Vcpus, command_body, create, execute, given, parse_env
+from space.model.errors import InvalidArgument
+from space.settings import client_settings
+
+app = typer.Typer(no_args_is_help=True, help="Sandboxes: microVMs with an id.")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.")]
+Out = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
+
+
+@app.command("create")
+def create_(
+    template: Annotated[str, typer.Argument(help="Name of the template.")],
+    env: Env = None,
+    label: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label.")] = None,
+    vcpus: Vcpus = None,
+    memory: Memory = None,
+    out: Out = Format.TABLE,
+) -> None:
+    """Create a sandbox and wait until it answers; prints its id."""
+    wish = given(
+        {
+            "template": template,
+            "vcpus": vcpus,
+            "memory_mib": memory,
+            "env": parse_env(env) or None,
+            "labels": parse_env(label) or None,
+        }
+    )
+
+    async def act() -> Json:
+        async with connect(client_settings()) as api:
+            return await create(api, wish)
+
+    made = asyncio.run(act())
+    if out is Format.JSON:
+        output.print_json(made)
+    else:
+        print(made["id"])
+
+
+@app.command("ls")
+def list_(
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Only with it.")
+    ] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    out: Out = Format.TABLE,
+) -> None:
+    """List the sandboxes."""
+    labels = [f"{name}={value}" for name, value in parse_env(label).items()]
+
+    async def act() -> list[Json]:
+        async with connect(client_settings()) as api:
+            return await api.pages("/v1/sandboxes", "sandboxes", given({"label": labels or None, "state": state}))
+
+    found = asyncio.run(act())
+    if out is Format.JSON:
+        output.print_json(found)
+        return
+    columns = ("id", "state", "template", "vcpus", "memory_mib", "created_at", "reason")
+    output.print_table(columns, ([one.get(name) for name in columns] for one in found))
+
+
+@app.command("get")
+def get(sandbox: Id, out: Out = Format.TABLE) -> None:
+    """Show one sandbox."""
+
+    async def act() -> Json:
+        async with connect(client_settings()) as api:
+            return await api.get(f"/v1/sandboxes/{sandbox}")
+
+    found = asyncio.run(act())
+    if out is Format.JSON:
+        output.print_json(found)
+    else:
+        output.print_facts(found)
+
+
+@app.command("exec")
+def exec_(
+    sandbox: Id,
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Program and arguments.")],
+    interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")] = False,
+    tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
+    env: Env = None,
+    timeout: Timeout = None,
+    user: User = None,
+    cwd: Cwd = None,
+) -> None:
+    """Run a command in a sandbox with live output; exits with its status."""
+    body = command_body(command, env, timeout, user, cwd)
+    raise typer.Exit(asyncio.run(_execute(sandbox, body, stdin=interactive, tty=tty)))
+
+
+@app.command("shell")
+def shell(
+    sandbox: Id,
+    program: Annotated[str, typer.Option(help="The shell.")] = "/bin/bash",
+    user: User = None,
+    cwd: Cwd = None,
+) -> None:
+    """Open a terminal in a sandbox."""
+    body = command_body([program, "-l"], None, None, user, cwd)
+    raise typer.Exit(asyncio.run(_execute(sandbox, body, stdin=True, tty=True)))
+
+
+@app.command("cp")
+def copy(
+    source: Annotated[str, typer.Argument(help="A local path, or ID:PATH.")],
+    target: Annotated[str, typer.Argument(help="A local path, or ID:PATH.")],
+    user: User = None,
+) -> None:
+    """Copy a file or folder between this machine and a sandbox."""
+    here, there = parse_remote(source), parse_remote(target)
+    if (here is None) == (there is None):
+        raise InvalidArgument("One of the two must be ID:PATH (a sandbox's id has 20 characters), the other local.")
+
+    async def act() -> None:
+        async with connect(client_settings()) as api:
+            if there is not None:
+                await RemoteFiles(api, there[0], user).upload(Path(source), there[1])
+            elif here is not None:
+                await RemoteFiles(api, here[0], user).download(here[1], Path(target))
+
+    asyncio.run(act())
+
+
+@app.command("rm")
+def remove(sandboxes: Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes' ids.")]) -> None:
+    """Delete sandboxes, in any state; fine when one is deleted already."""
+
+    async def act() -> None:
+        async with connect(client_settings()) as api:
+            for sandbox in sandboxes:
+                await api.call("DELETE", f"/v1/sandboxes/{sandbox}")
+
+    asyncio.run(act())
+
+
+async def _execute(sandbox: str, body: Json, *, stdin: bool, tty: bool) -> int:
+    if tty:
+        if stdin and not sys.stdin.isatty():
+            raise InvalidArgument("Standard input is not a terminal; leave out -t.")
+        columns, rows = terminal.size()
+        body = {**body, "pty": {"cols": columns, "rows": rows}}
+    async with connect(client_settings()) as api:
+        if not (tty and stdin):
+            return await execute(api, sandbox, body, stdin=stdin)
+        with terminal.raw():
+            return await execute(api, sandbox, body, stdin=True)

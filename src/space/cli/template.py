@@ -1,0 +1,91 @@
+"""`space template ...`: build, list and remove what sandboxes start from."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from space.cli import output
+from space.cli.client import Json, connect, ndjson
+from space.cli.output import Format
+from space.cli.sandbox import Out
+from space.model.errors import Unavailable, from_problem
+from space.settings import client_settings
+
+app = typer.Typer(no_args_is_help=True, help="Templates: what sandboxes start from.")
+
+_BUILD_SILENCE_S = 900.0
+
+
+@app.command("build")
+def build(
+    name: Annotated[str, typer.Argument(help="Name of the template; `base` is the one recipe so far.")],
+    disk: Annotated[int | None, typer.Option(metavar="MIB", help="Size of the disk that guests see.")] = None,
+    force: Annotated[bool, typer.Option(help="Build again although nothing changed.")] = False,
+    out: Out = Format.TABLE,
+) -> None:
+    """Build a template; its log goes to standard error while it runs."""
+    wish: Json = {"name": name, "force": force, **({"disk_mib": disk} if disk else {})}
+    done = asyncio.run(_build(wish))
+    if out is Format.JSON:
+        output.print_json(done)
+        return
+    template = done["template"]
+    how = "was there already" if done["cached"] else f"built in {template['build_s']:.1f} s"
+    print(f"{template['name']} {template['digest']} {how}")
+
+
+async def _build(wish: Json) -> Json:
+    """Return the last line of the build; raises what made it fail."""
+    async with (
+        connect(client_settings()) as api,
+        api.stream("POST", "/v1/templates", body=wish, silence_s=_BUILD_SILENCE_S) as answer,
+    ):
+        async for line in ndjson(answer):
+            match line["type"]:
+                case "log":
+                    output.say(
+                        f"{line['at_s']:7.1f} s  {output.printable(line['step'])}: {output.printable(line['text'])}"
+                    )
+                case "done":
+                    return line
+                case "failed":
+                    raise from_problem(line["code"], line["detail"])
+    raise Unavailable("The build's log ended early; start the build again.")
+
+
+@app.command("ls")
+def list_(out: Out = Format.TABLE) -> None:
+    """List the built templates."""
+
+    async def act() -> list[Json]:
+        async with connect(client_settings()) as api:
+            return await api.pages("/v1/templates", "templates", {})
+
+    found = asyncio.run(act())
+    if out is Format.JSON:
+        output.print_json(found)
+        return
+    rows = (
+        (
+            one["name"],
+            one["digest"][:19],
+            output.human_bytes(one["used_bytes"]),
+            one["kernel_release"],
+            one["vmm"],
+            one["built_at"],
+        )
+        for one in found
+    )
+    output.print_table(("name", "digest", "used", "kernel", "vmm", "built_at"), rows)
+
+
+@app.command("rm")
+def remove(name: Annotated[str, typer.Argument(help="Name or digest.")]) -> None:
+    """Remove a template; sandboxes made from it go on."""
+
+    async def act() -> None:
+        async with connect(client_settings()) as api:
+            await api.call("DELETE", f"/v1/templates/{name}")
+
+    asyncio.run(act())
