@@ -1,8 +1,8 @@
 """Addresses of slots: a running number gives a pair in 100.64.0.0/10 (RFC 6598), and numbers come from a counter.
 
 Each slot is a /31 (RFC 3021): the even address is the gateway namespace's end, the odd one stands for the guest. A
-number is used once until the counter wraps after two million, so that nothing that still remembers the address of a dead
-slot (a pooled connection, a connection table, a guest that was moved) can meet the next guest there.
+number is used once until the counter wraps after two million, so that nothing that still remembers a dead slot (a
+pooled connection, a connection table, a guest that was moved) can meet the next guest at its address.
 """
 
 import dataclasses

@@ -1,0 +1,82 @@
+"""The decision over gRPC: Envoy's external authorization (`envoy.service.auth.v3`), asked once for each request.
+
+The address to dial goes back as dynamic metadata, which no header of a client or guest can set.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+from envoy.config.core.v3 import base_pb2
+from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
+from envoy.type.v3 import http_status_pb2
+from google.protobuf import struct_pb2
+from google.rpc import code_pb2, status_pb2
+
+from space.gateway import ingress
+from space.gateway.slots import SlotMap
+from space.model.errors import SpaceError
+from space.wire.problem import MEDIA_TYPE, headers_of, to_problem
+
+_GRACE_S = 1.0
+"""Decisions take well under a millisecond; a call that is not done by then never will be."""
+
+
+class IngressAuthorization(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc] # generated, untyped
+    """Answers for the ingress proxy."""
+
+    def __init__(self, slots: SlotMap) -> None:
+        self._slots = slots
+
+    async def Check(  # noqa: N802 - the name in the protocol
+        self, request: external_auth_pb2.CheckRequest, _context: object
+    ) -> external_auth_pb2.CheckResponse:
+        """Judge one request. An exception here is a refusal: Envoy answers 503 for a check that failed."""
+        http = request.attributes.request.http
+        sandbox = http.headers.get("x-space-sandbox", "")
+        match ingress.decide(self._slots, sandbox, http.method, http.path):
+            case ingress.Allow(dial):
+                return _allowed(dial)
+            case ingress.Deny(error):
+                return _denied(error)
+
+
+def _allowed(dial: str) -> external_auth_pb2.CheckResponse:
+    metadata = struct_pb2.Struct(fields={"dst": struct_pb2.Value(string_value=dial)})
+    return external_auth_pb2.CheckResponse(
+        status=status_pb2.Status(code=code_pb2.OK),
+        ok_response=external_auth_pb2.OkHttpResponse(),
+        dynamic_metadata=metadata,
+    )
+
+
+def _denied(error: SpaceError) -> external_auth_pb2.CheckResponse:
+    headers = {"content-type": MEDIA_TYPE, **headers_of(error)}
+    return external_auth_pb2.CheckResponse(
+        status=status_pb2.Status(code=code_pb2.PERMISSION_DENIED),
+        denied_response=external_auth_pb2.DeniedHttpResponse(
+            status=http_status_pb2.HttpStatus(code=error.status),
+            headers=[
+                base_pb2.HeaderValueOption(header=base_pb2.HeaderValue(key=key, value=value))
+                for key, value in headers.items()
+            ],
+            body=to_problem(error).model_dump_json(),
+        ),
+    )
+
+
+@asynccontextmanager
+async def serving(socket: Path, slots: SlotMap) -> AsyncGenerator[None]:
+    """Serve decisions on a unix socket while the context lasts. The umask decides who may connect.
+
+    gRPC removes a socket file that an earlier process left there.
+    """
+    server = grpc.aio.server()
+    external_auth_pb2_grpc.add_AuthorizationServicer_to_server(IngressAuthorization(slots), server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(_GRACE_S)

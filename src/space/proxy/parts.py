@@ -1,0 +1,232 @@
+"""Pieces of Envoy's static configuration that the edge and the ingress proxy have in common.
+
+The configurations are built as plain data and written as YAML: Envoy's own protobuf classes in Python lag behind the
+binary. Settings that close a hole say which; those that only bound a resource say what they bound.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+Node = dict[str, object]
+"""A piece of configuration: what YAML can hold."""
+
+ANSWER_CONTENT_TYPE = "application/problem+json"
+MAX_CONNECTIONS = 15000
+"""Client connections of one proxy; well below a quarter of its 65,536 descriptors (two each, and the rest)."""
+
+_TYPES = "type.googleapis.com/envoy"
+_BUFFER_BYTES = 64 * 1024
+"""Held for one connection before its reader is waited for: a 2 GiB upload passes through this much memory."""
+
+
+def typed(kind: str, **fields: object) -> Node:
+    """Return a typed configuration: `kind` is the message's name below `envoy.`."""
+    return {"@type": f"{_TYPES}.{kind}", **fields}
+
+
+def extension(name: str, kind: str, **fields: object) -> Node:
+    """Return a named extension with its typed configuration."""
+    return {"name": name, "typed_config": typed(kind, **fields)}
+
+
+def stripped_early(prefixes: Sequence[str], names: Sequence[str]) -> Node:
+    """Return the mutation that removes request headers on arrival, before anything in the proxy reads them."""
+    return extension(
+        "strip",
+        "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+        mutations=[
+            *({"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in prefixes),
+            *({"remove": name} for name in names),
+        ],
+    )
+
+
+FORGED_PREFIXES = ("x-envoy-", "x-forwarded-")
+"""Headers that steer a proxy (dial address, retries, timeouts) or say who the client is; no client may."""
+
+FORGED_NAMES = (
+    "forwarded", "via", "x-original-url", "x-rewrite-url", "x-http-method", "x-http-method-override",
+    "x-method-override", "proxy-authorization", "proxy-connection", "alt-used", "x-request-id",
+)  # fmt: skip
+"""The same by name: identity, and headers by which some frameworks route a request elsewhere than was judged."""
+
+OWN_HEADERS = ("x-forwarded-for", "x-forwarded-proto", "x-envoy-external-address")
+"""What Envoy itself adds to a request and the next server must not see."""
+
+
+def answer(expression: str, status: int, code: str, title: str, detail: str, retry_after_s: int | None = None) -> Node:
+    """Return the rule that turns an answer of the proxy's own into problem+json.
+
+    `expression` (CEL) says which; it may use `response.code`, `response.code_details` and `xds.cluster_name`.
+    Answers that carry a decision (`ext_authz_denied`) have their body already and must never match.
+    """
+    rule: Node = {
+        "filter": {
+            "extension_filter": extension(
+                "envoy.access_loggers.extension_filters.cel",
+                "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+                expression=f"response.code_details != 'ext_authz_denied' && ({expression})",
+            )
+        },
+        "status_code": status,
+        "body_format_override": {
+            "content_type": ANSWER_CONTENT_TYPE,
+            "json_format": {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail},
+        },
+    }
+    if retry_after_s is not None:
+        rule["headers_to_add"] = [{"header": {"key": "retry-after", "value": str(retry_after_s)}}]
+    return rule
+
+
+_MALFORMED = (
+    answer(
+        "response.code_details == 'path_normalization_failed'", 400, "bad_request", "Bad request",
+        "The path cannot be used: it holds an encoded slash or backslash, or climbs above the root.",
+    ),
+    answer(
+        "response.code == 431 || response.code_details.contains('too_many_headers')"
+        " || response.code_details.contains('headers_too_large')",
+        431, "headers_too_large", "Headers too large",
+        "The request has more than 100 headers or more than 60 KiB of them; send fewer.",
+    ),
+    answer("response.code == 400", 400, "bad_request", "Bad request", "The request is not valid HTTP; see RFC 9112."),
+    answer("response.code == 404", 404, "not_found", "Not found", "There is nothing at this path."),
+    answer(
+        "response.code == 408", 408, "request_timeout", "Request timeout",
+        "The request's headers did not arrive within 10 s; send it again.",
+    ),
+    answer(
+        "response.code == 426", 426, "http_version", "HTTP version not supported", "Use HTTP/1.1 or HTTP/2.",
+    ),
+    answer(
+        "true", 503, "unavailable", "Temporarily unavailable",
+        "The request could not be passed on just now. Try again.", 1,
+    ),
+)  # fmt: skip
+"""The last of every proxy's answers, in order; the first that matches is given, and the last always does."""
+
+
+def connection_manager(
+    name: str,
+    *,
+    strip: Node,
+    answers: Sequence[Node],
+    routes: Sequence[Node],
+    filters: Sequence[Node],
+    delayed_close: str,
+) -> Node:
+    """Return the HTTP connection manager of a listener.
+
+    Streams live as long as their ends do, so no timeout of a stream is set anywhere; what is bounded is the time for a
+    request's headers, idle connections, headers' size, and memory per connection and HTTP/2 stream.
+    """
+    return extension(
+        "envoy.filters.network.http_connection_manager",
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix=name,
+        # the path that is judged is the path that is sent; `%2F` and `%5C` have no use in any path of ours
+        normalize_path=True,
+        merge_slashes=False,
+        path_with_escaped_slashes_action="REJECT_REQUEST",
+        use_remote_address=True,
+        internal_address_config={},
+        generate_request_id=False,
+        server_header_transformation="PASS_THROUGH",
+        max_request_headers_kb=60,
+        stream_idle_timeout="0s",
+        request_timeout="0s",
+        request_headers_timeout="10s",
+        delayed_close_timeout=delayed_close,
+        common_http_protocol_options={"max_headers_count": 100, "idle_timeout": "300s"},
+        http_protocol_options={"allow_absolute_url": False},
+        http2_protocol_options={
+            "max_concurrent_streams": 100,
+            "initial_stream_window_size": 256 * 1024,
+            "initial_connection_window_size": 1024 * 1024,
+        },
+        early_header_mutation_extensions=[strip],
+        local_reply_config={"mappers": [*answers, *_MALFORMED]},
+        route_config={"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": list(routes)}]},
+        http_filters=[
+            *filters,
+            extension(
+                "envoy.filters.http.router", "extensions.filters.http.router.v3.Router", suppress_envoy_headers=True
+            ),
+        ],
+    )
+
+
+def listener(name: str, address: Node, manager: Node) -> Node:
+    """Return a listener with one filter chain."""
+    return {
+        "name": name,
+        "address": address,
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
+        "filter_chains": [{"filters": [manager]}],
+    }
+
+
+def pipe(path: Path) -> Node:
+    """Return the address of a unix socket."""
+    return {"pipe": {"path": str(path)}}
+
+
+def cluster(name: str, **fields: object) -> Node:
+    """Return an upstream, with limits above what the listener lets in: the load of one sandbox must not refuse others."""
+    limits = {"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536, "max_retries": 0}
+    return {
+        "name": name,
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
+        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **limits}]},
+        **fields,
+    }
+
+
+def pipe_cluster(name: str, path: Path, **fields: object) -> Node:
+    """Return an upstream that is a unix socket."""
+    endpoints = [{"lb_endpoints": [{"endpoint": {"address": pipe(path)}}]}]
+    load = {"cluster_name": name, "endpoints": endpoints}
+    return cluster(name, type="STATIC", connect_timeout="1s", load_assignment=load, **fields)
+
+
+def http_protocol(**fields: object) -> Node:
+    """Return the protocol options of a cluster."""
+    key = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    return {key: typed(key.removeprefix("envoy."), **fields)}
+
+
+def document(listeners: Sequence[Node], clusters: Sequence[Node], max_heap_mib: int) -> str:
+    """Return the whole configuration as YAML. There is no admin interface: it could dump memory and turn on logging."""
+    connections = "envoy.resource_monitors.global_downstream_max_connections"
+    heap = "envoy.resource_monitors.fixed_heap"
+    return yaml.safe_dump(
+        {
+            "static_resources": {"listeners": list(listeners), "clusters": list(clusters)},
+            "overload_manager": {
+                "refresh_interval": "0.25s",
+                "resource_monitors": [
+                    extension(
+                        connections,
+                        "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+                        max_active_downstream_connections=MAX_CONNECTIONS,
+                    ),
+                    extension(
+                        heap,
+                        "extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
+                        max_heap_size_bytes=max_heap_mib * 1024 * 1024,
+                    ),
+                ],
+                "actions": [
+                    {
+                        "name": f"envoy.overload_actions.{action}",
+                        "triggers": [{"name": heap, "threshold": {"value": at}}],
+                    }
+                    for action, at in (("shrink_heap", 0.8), ("stop_accepting_requests", 0.95))
+                ],
+            },
+        },
+        sort_keys=False,
+    )
