@@ -29,7 +29,7 @@ class Jail:
     """(file on the host, path in the jail)."""
 
     writable: tuple[tuple[Path, str], ...]
-    devices: tuple[Path, ...]
+    devices: tuple[tuple[Path, str], ...]
     file_size_bytes: int
     """No file may be made longer than this."""
 
@@ -79,7 +79,7 @@ def argv(
     files = [word for path in jail.program_files for word in ("--ro-bind", str(path), str(path))]
     files += [word for source, path in jail.read_only for word in ("--ro-bind", str(source), path)]
     files += [word for source, path in jail.writable for word in ("--bind", str(source), path)]
-    files += [word for device in jail.devices for word in ("--dev-bind", str(device), str(device))]
+    files += [word for source, path in jail.devices for word in ("--dev-bind", str(source), path)]
     closed = ("--remount-ro", "/", "--chdir", "/")
     if in_user_namespace:
         userns = ("--unshare-user", "--disable-userns", "--cap-drop", "ALL")

@@ -1,8 +1,10 @@
 """The QEMU driver: microvm machines under KVM or software emulation."""
 
 import asyncio
+import contextlib
 import os
 import re
+import stat
 from pathlib import Path
 
 from space.host import cgroup, command, files, process
@@ -10,7 +12,7 @@ from space.host.daemon import User
 from space.host.process import ProcessRef
 from space.model.errors import Unavailable
 from space.vmm import jail, qmp, tsc
-from space.vmm.driver import BootSpec, VmmError
+from space.vmm.driver import BootSpec, VmmError, VmStatus
 from space.vmm.launch import Log, launch
 from space.vmm.qemu_command import (
     DISK,
@@ -31,6 +33,9 @@ QUIET, VERBOSE = 4, 7
 """Levels of the guest kernel's console: warnings, everything. A character of the emulated serial line costs time."""
 _PROCESSES = 128
 """Threads of one QEMU: its vCPUs and at most 64 for disk requests."""
+
+_NULL_DEVICE = Path("/dev/null")
+_LAST_BREATH_S = 2.0
 
 
 class QemuDriver:
@@ -129,10 +134,7 @@ class QemuDriver:
                 await vm.load(state)
                 await vm.resume()
         except VmmError as error:
-            died = not vm.alive
-            await vm.kill()
-            ended = await vm.wait()
-            raise VmmError(ended.reason if died else str(error)) from error
+            raise VmmError(await _autopsy(vm) or str(error)) from error
         except BaseException:
             await vm.kill()
             raise
@@ -149,15 +151,27 @@ class QemuDriver:
         )
 
     def _jail(self, spec: BootSpec) -> jail.Jail:
-        kvm = self._accelerator.name == "kvm"
+        groups, kvm = _kvm_access(spec) if self._accelerator.name == "kvm" else ((), ())
         return jail.Jail(
-            user=User(spec.uid, spec.uid, (KVM_DEVICE.stat().st_gid,) if kvm else ()),
+            user=User(spec.uid, spec.uid, groups),
             program_files=self._program,
             read_only=((spec.kernel, KERNEL), (spec.initrd, INITRD)),
             writable=((spec.disk, DISK), (spec.memory, MEMORY)),
-            devices=(KVM_DEVICE,) if kvm else (),
+            # QEMU probes its file locks on /dev/null
+            devices=((_NULL_DEVICE, str(_NULL_DEVICE)), *kvm),
             file_size_bytes=max(spec.disk.stat().st_size, spec.memory_mib << 20),
         )
+
+
+async def _autopsy(vm: QemuVm) -> str | None:
+    """Make sure that a VM which failed to start is gone; return its reason when it ended by itself."""
+    ended = None
+    if vm.status is VmStatus.GONE:  # its sockets close a little before it has ended
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_BREATH_S):
+                ended = await vm.wait()
+    await vm.kill()
+    return ended.reason if ended else None
 
 
 def _prepare(spec: BootSpec) -> None:
@@ -173,6 +187,22 @@ def _prepare(spec: BootSpec) -> None:
                 os.ftruncate(fd, size)
         finally:
             os.close(fd)
+
+
+def _kvm_access(spec: BootSpec) -> tuple[tuple[int, ...], tuple[tuple[Path, str], ...]]:
+    """Return the groups and the device that let the VM's uid use KVM.
+
+    Distributions give `/dev/kvm` to a group. Where only root may open it, the VM gets a node of its own in its folder,
+    as Firecracker's jailer makes one.
+    """
+    facts = KVM_DEVICE.stat()
+    if facts.st_mode & 0o006 == 0o006 or (facts.st_mode & 0o060 == 0o060 and facts.st_gid != 0):
+        return (facts.st_gid,), ((KVM_DEVICE, str(KVM_DEVICE)),)
+    node = spec.vm_dir / KVM_DEVICE.name
+    node.unlink(missing_ok=True)
+    os.mknod(node, 0o600 | stat.S_IFCHR, facts.st_rdev)
+    os.chown(node, spec.uid, spec.uid)
+    return (), ((node, str(KVM_DEVICE)),)
 
 
 def _limits(spec: BootSpec) -> cgroup.Limits:

@@ -231,7 +231,9 @@ class QemuVm:
         if status is None:
             return f"the VMM ended; its parent, not this process, knows how{': ' + said if said else ''}"
         if status < 0:
-            return f"the VMM was killed by {signal.Signals(-status).name}"
+            # what a killed VMM printed does not matter; one that broke down may have said why
+            cause = f": {said}" if said and status != -signal.SIGKILL else ""
+            return f"the VMM was killed by {signal.Signals(-status).name}{cause}"
         return f"the VMM exited with {status}: {said or 'it printed nothing'}"
 
 
