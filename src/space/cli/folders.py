@@ -4,6 +4,7 @@ Folders above are 0711: passed through, not listed. A socket folder belongs to t
 the group of those that connect, with the set-group-id bit so that the socket gets that group.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def make_folders(layout: Layout) -> None:
     make_dir(layout.gateway_control_sock.parent, mode=0o700, uid=layout.gateway_uid, gid=layout.gateway_uid)
     make_dir(layout.run_dir / "settings", mode=0o711)
     make_dir(records_dir(layout), mode=0o711)
-    make_dir(layout.log_dir, mode=0o700)
+    make_dir(layout.log_dir, mode=0o711)
     make_dir(layout.data_dir / "worker", mode=0o700)
     make_dir(layout.ledger_dir, mode=0o700)
     make_dir(layout.cache_dir, mode=0o700)
@@ -68,9 +69,23 @@ def records_dir(layout: Layout) -> Path:
 
 def write_settings(layout: Layout, process: str, settings: ProcessSettings, uid: int) -> Path:
     """Write the settings file of a process, readable by its user only; return its path."""
-    path = layout.run_dir / "settings" / f"{process}.json"
-    write_atomic(path, dump_process_settings(settings), mode=0o400, owner=uid)
+    return write_config(layout, f"{process}.json", dump_process_settings(settings), uid)
+
+
+def write_config(layout: Layout, name: str, text: str, uid: int) -> Path:
+    """Write a configuration file that only `uid` may read; return its path."""
+    path = layout.run_dir / "settings" / name
+    write_atomic(path, text, mode=0o400, owner=uid)
     return path
+
+
+def make_log_file(path: Path, uid: int) -> None:
+    """Make a log file that a process of `uid` can append to."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchown(descriptor, uid, uid)
+    finally:
+        os.close(descriptor)
 
 
 def remove_run_dir(layout: Layout) -> None:

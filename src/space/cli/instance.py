@@ -78,11 +78,6 @@ def claim(data_dir: Path) -> Layout:
     return layout
 
 
-def unclaim(layout: Layout) -> None:
-    """Give the claim back; the identity stays in the data folder."""
-    (RUN_ROOT / _CLAIMS / f"{layout.instance}.json").unlink(missing_ok=True)
-
-
 @contextlib.contextmanager
 def only_one(data_dir: Path) -> Generator[None]:
     """Hold the data folder for this process; raises Conflict, naming the pid, where another has it."""
@@ -118,6 +113,11 @@ def holder(data_dir: Path) -> int | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def live_claims() -> list[Claim]:
+    """Return the claims on this host whose data folder exists."""
+    return _claims(RUN_ROOT / _CLAIMS)
 
 
 def _claims(folder: Path) -> list[Claim]:

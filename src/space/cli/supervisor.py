@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pydantic
 
+from space.host.command import CommandError
 from space.host.daemon import User, spawn
 from space.host.files import write_atomic
 from space.host.process import ProcessRef, Watched, watch
@@ -34,13 +35,14 @@ log = logger()
 class DaemonSpec:
     """How a server process is started and judged.
 
-    `ready` raises or returns False while it is not; `prepare` runs before each start (a stale socket, a namespace that
-    must exist). `user` None is root.
+    `ready` raises or returns False while it is not; `prepare` runs before each start (a log file, a stale socket).
+    `output` gets what it prints, None discards it; `log_file` is where its log is. `user` None is root.
     """
 
     name: str
     argv: Sequence[str]
     log_file: Path
+    output: Path | None
     ready: Callable[[], Awaitable[bool]]
     prepare: Callable[[], Awaitable[None]] | None = None
     user: User | None = None
@@ -69,9 +71,12 @@ def read_records(folder: Path) -> list[Record]:
 
 
 async def stop_leftovers(folder: Path) -> list[str]:
-    """Stop the recorded processes that still run without a supervisor; return their names."""
+    """Stop the recorded processes that still run without a supervisor; return their names.
+
+    The last that was started goes first.
+    """
     stopped = []
-    for record in read_records(folder):
+    for record in sorted(read_records(folder), key=lambda record: record.since, reverse=True):
         left = watch(ProcessRef(record.pid, record.start_time))
         if left is not None:
             await left.stop(3)
@@ -87,7 +92,7 @@ class Supervisor:
         self._folder = folder
         self._say = say
         self._running: dict[str, tuple[DaemonSpec, Watched]] = {}
-        self._stopping = False
+        self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, spec: DaemonSpec, group: asyncio.TaskGroup) -> None:
         """Start a process, wait until it is ready, and keep it running in `group` from then on.
@@ -99,11 +104,14 @@ class Supervisor:
         await _until_ready(spec, watched, self._say)
         self._record(spec, watched, state="ready", restarts=0)
         self._say(f"{spec.name} is up ({time.monotonic() - began:.1f} s)")
-        group.create_task(self._keep(spec, watched), name=f"keep-{spec.name}")
+        self._keepers.append(group.create_task(self._keep(spec, watched)))
 
     async def stop(self) -> None:
-        """Stop everything in reverse order of starting."""
-        self._stopping = True
+        """Stop everything in reverse order of starting; nothing is restarted any more."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        if self._keepers:
+            await asyncio.wait(self._keepers)
         for name in reversed(list(self._running)):
             spec, watched = self._running.pop(name)
             watched.send(spec.stop_signal)
@@ -121,8 +129,6 @@ class Supervisor:
         began = time.monotonic()
         while True:
             status = await watched.wait()
-            if self._stopping:
-                return
             if time.monotonic() - began > _STEADY_S:
                 backoff_s = _BACKOFF_FIRST_S
             log.error("daemon_died", name=spec.name, status=status, restart_in_s=backoff_s, tail=_tail(spec.log_file))
@@ -131,10 +137,10 @@ class Supervisor:
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
             restarts += 1
             began = time.monotonic()
-            watched = await self._spawn(spec, restarts=restarts, last_exit=status)
             try:
+                watched = await self._spawn(spec, restarts=restarts, last_exit=status)
                 await _until_ready(spec, watched, log.debug)
-            except Unavailable as error:
+            except (SpaceError, OSError, CommandError) as error:
                 log.warning("daemon_not_ready", name=spec.name, error=str(error))
                 continue
             self._record(spec, watched, state="ready", restarts=restarts, last_exit=status)
@@ -143,7 +149,7 @@ class Supervisor:
     async def _spawn(self, spec: DaemonSpec, *, restarts: int, last_exit: int | None = None) -> Watched:
         if spec.prepare is not None:
             await spec.prepare()
-        watched = spawn(spec.argv, log=spec.log_file, user=spec.user, netns=spec.netns, env=spec.env)
+        watched = spawn(spec.argv, log=spec.output, user=spec.user, netns=spec.netns, env=spec.env)
         self._running[spec.name] = (spec, watched)
         self._record(spec, watched, state="starting", restarts=restarts, last_exit=last_exit)
         return watched

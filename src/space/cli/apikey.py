@@ -1,0 +1,33 @@
+"""The first API key: made by the api's own program, which alone may use the database, and kept here for the CLI."""
+
+from pathlib import Path
+
+from space.cli.supervisor import DaemonSpec
+from space.host import command
+from space.host.command import CommandError
+from space.host.daemon import drop_privileges
+from space.host.files import write_atomic
+from space.layout import Layout
+from space.model.errors import Unavailable
+from space.model.ids import is_api_key
+
+_ENSURE_S = 60
+
+
+async def ensure(layout: Layout, api: DaemonSpec) -> str | None:
+    """Make the first key where the database has none; return it, or None where there was one.
+
+    The database's schema is brought up to date on the way. Raises Unavailable where that fails.
+    """
+    assert api.user is not None
+    try:
+        done = await command.run(
+            *drop_privileges(api.user), *api.argv, "--ensure-key", env=api.env, cwd=Path("/"), timeout_s=_ENSURE_S
+        )
+    except CommandError as error:
+        raise Unavailable(f"The database could not be prepared: {error.stderr.strip()[-2000:]}") from error
+    made = done.stdout.strip()
+    if not is_api_key(made):
+        return None
+    write_atomic(layout.api_key_file, made + "\n", mode=0o600)
+    return made

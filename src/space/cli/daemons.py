@@ -1,0 +1,201 @@
+"""The server processes of one host: what each is started with, as whom, and when it counts as ready."""
+
+import os
+import signal
+import sys
+from asyncio import open_unix_connection
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx2
+from pydantic import SecretStr
+
+from space.cli import code, folders
+from space.cli.supervisor import DaemonSpec
+from space.host import netns
+from space.host.daemon import User
+from space.layout import Layout
+from space.proxy import edge, envoy, ingress
+from space.settings import ApiSettings, GatewaySettings, HostSettings, WorkerSettings
+from space.store import db, embedded
+from space.wire.worker import WorkerClient
+
+_WORKER_START_S = 900
+"""The first start downloads a kernel, builds the guest's agent and finds out what KVM can do."""
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 1024**2
+
+
+def worker_settings(layout: Layout, settings: HostSettings) -> WorkerSettings:
+    """Return the worker's settings; without a wish it admits half of this host's RAM for guests."""
+    half_mib = int(os.sysconf("SC_PHYS_PAGES") * _PAGE_MIB / 2)
+    return WorkerSettings(
+        data_dir=layout.data_dir,
+        instance=layout.instance,
+        uid_base=layout.uid_base,
+        log_level=settings.log_level,
+        memory_mib=half_mib if settings.memory_gib is None else settings.memory_gib * 1024,
+        disk_gib=settings.disk_gib,
+        slot_pool=settings.slot_pool,
+        driver=settings.driver,
+        code_dir=code.code_dir(layout),
+    )
+
+
+def python(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command line of a module of ours; see `environment`. `-P`: nothing is imported from the folder `/`."""
+    return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def environment(layout: Layout) -> dict[str, str]:
+    """Return the environment of our Python processes: where the code is, and nothing that is secret."""
+    return {"PYTHONPATH": str(code.source_dir(layout)), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def postgres(layout: Layout) -> DaemonSpec:
+    """Return the embedded database; `embedded.prepare` must have run once."""
+    return DaemonSpec(
+        name="postgres",
+        argv=embedded.argv(layout),
+        log_file=layout.log_dir / "postgres.log",
+        output=layout.log_dir / "postgres.log",
+        user=embedded.user(),
+        prepare=lambda: embedded.prepare(layout),
+        ready=lambda: _database_answers(embedded.dsn(layout)),
+        start_timeout_s=60,
+        stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for its clients
+        stop_grace_s=10,
+    )
+
+
+def worker(layout: Layout, settings: HostSettings) -> DaemonSpec:
+    """Return the worker. Root: it makes namespaces, mounts and processes of other users; bounded by its one socket."""
+    file = folders.write_settings(layout, "worker", worker_settings(layout, settings), 0)
+    return _python(layout, "worker", file, None, lambda: _worker_answers(layout.worker_sock), _WORKER_START_S, 8)
+
+
+def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
+    """Return the gateway."""
+    uid = layout.gateway_uid
+    wish = GatewaySettings(
+        data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base, log_level=settings.log_level
+    )
+    file = folders.write_settings(layout, "gateway", wish, uid)
+    user = User(uid, uid, (layout.ingress_gateway_gid,))
+    return _python(layout, "gateway", file, user, lambda: _accept(layout.authz_sock, layout.gateway_control_sock))
+
+
+def api(layout: Layout, settings: HostSettings, database: SecretStr) -> DaemonSpec:
+    """Return the api."""
+    wish = ApiSettings(
+        data_dir=layout.data_dir,
+        instance=layout.instance,
+        uid_base=layout.uid_base,
+        log_level=settings.log_level,
+        database_url=database,
+    )
+    file = folders.write_settings(layout, "api", wish, layout.api_uid)
+    return _python(layout, "api", file, api_user(layout), lambda: _accept(layout.api_sock))
+
+
+def api_user(layout: Layout) -> User:
+    """Return who the api runs as; its groups let it own its socket and dial the worker's."""
+    return User(layout.api_uid, layout.api_uid, (layout.edge_api_gid, layout.api_worker_gid))
+
+
+def ingress_proxy(layout: Layout) -> DaemonSpec:
+    """Return the ingress proxy, inside the gateway namespace that the worker has made."""
+    file = folders.write_config(layout, "ingress.yaml", ingress.config(layout), layout.ingress_uid)
+    place = netns.path(layout.gateway_netns)
+    return _envoy(layout, "ingress", file, ingress.user(layout), lambda: _accept(layout.ingress_sock), place)
+
+
+def edge_proxy(layout: Layout, host: str, port: int) -> DaemonSpec:
+    """Return the edge; ready when the api says through it that everything is."""
+    file = folders.write_config(layout, "edge.yaml", edge.config(layout, host, port), layout.edge_uid)
+    return _envoy(layout, "edge", file, edge.user(layout), lambda: _ready_through_edge(url(host, port)), None)
+
+
+def url(host: str, port: int) -> str:
+    """Return the address at which a client on this host reaches the edge."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}"
+
+
+def _python(
+    layout: Layout,
+    name: str,
+    settings_file: Path,
+    user: User | None,
+    ready: Callable[[], Awaitable[bool]],
+    start_timeout_s: float = 30,
+    stop_grace_s: float = 5,
+) -> DaemonSpec:
+    log_file = layout.log_dir / f"{name}.log"
+    return DaemonSpec(
+        name=name,
+        argv=python(f"space.{name}", "--settings", str(settings_file)),
+        log_file=log_file,
+        output=log_file,
+        user=user,
+        env=environment(layout),
+        ready=ready,
+        start_timeout_s=start_timeout_s,
+        stop_grace_s=stop_grace_s,
+    )
+
+
+def _envoy(
+    layout: Layout,
+    name: str,
+    config_file: Path,
+    user: User,
+    ready: Callable[[], Awaitable[bool]],
+    place: Path | None,
+) -> DaemonSpec:
+    log_file = layout.log_dir / f"{name}.log"
+
+    async def prepare() -> None:
+        folders.make_log_file(log_file, user.uid)
+
+    return DaemonSpec(
+        name=name,
+        argv=envoy.argv(config_file, log_file),
+        log_file=log_file,
+        output=None,  # a crash prints headers, tokens included
+        user=user,
+        netns=place,
+        prepare=prepare,
+        ready=ready,
+        stop_grace_s=2,
+    )
+
+
+async def _accept(*sockets: Path) -> bool:
+    """Tell that something accepts connections on all of them; raises OSError where not."""
+    for path in sockets:
+        _, writer = await open_unix_connection(path)
+        writer.close()
+    return True
+
+
+async def _worker_answers(socket: Path) -> bool:
+    client = WorkerClient(socket)
+    try:
+        await client.info()
+    finally:
+        await client.close()
+    return True
+
+
+async def _database_answers(dsn: SecretStr) -> bool:
+    async with db.connected(dsn, connections=1) as database:
+        await database.execute("SELECT 1")
+    return True
+
+
+async def _ready_through_edge(address: str) -> bool:
+    async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=5) as http:
+        try:
+            return (await http.get("/readyz")).is_success
+        except httpx2.TransportError:
+            return False

@@ -1,0 +1,97 @@
+"""Findings about SPACE itself on this host: its data folder, its port, its processes, what was left behind."""
+
+import time
+from pathlib import Path
+
+import httpx2
+
+from space.cli import daemons, folders, instance
+from space.cli.finding import Finding, Level, needed, wanted
+from space.cli.supervisor import Record, read_records
+from space.cli.up import check_port
+from space.host import netns
+from space.host.process import start_time
+from space.layout import RUN_ROOT, Layout
+from space.model.errors import SpaceError
+from space.settings import HostSettings
+
+
+async def findings(settings: HostSettings, layout: Layout | None) -> list[Finding]:
+    """Return the state of the instance in the data folder; `layout` None means that there is none yet."""
+    data_dir = settings.data_dir.resolve()
+    pid = instance.holder(data_dir)
+    found = [_file_system(data_dir)]
+    if layout is None:
+        return [*found, Finding(Level.OK, "SPACE", f"not set up in {data_dir}"), _port(settings)]
+    if pid is None:
+        return [*found, _stopped(layout), _port(settings), *_strangers(layout)]
+    found.append(Finding(Level.OK, "SPACE", f"runs as {layout.instance} (pid {pid})"))
+    found += [_daemon(record, layout) for record in read_records(folders.records_dir(layout))]
+    return [*found, await _readiness(settings), *_strangers(layout)]
+
+
+def _file_system(data_dir: Path) -> Finding:
+    place = next(path for path in (data_dir, *data_dir.parents) if path.exists())
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    fields = max((m for m in mounts if place.is_relative_to(m[1])), key=lambda m: len(m[1]))
+    how = "used as it is" if fields[2] == "btrfs" else "btrfs images are made in it"
+    bad = fields[2] in ("tmpfs", "overlay", "nfs", "nfs4", "9p")
+    cure = "Put the data folder on a local disk (--data); this kind forgets, or is slow with images."
+    return wanted("data folder", f"{data_dir} on {fields[2]}: {how}", not bad, cure)
+
+
+def _port(settings: HostSettings) -> Finding:
+    what = "port"
+    try:
+        check_port(settings.host, settings.port)
+    except SpaceError as error:
+        return Finding(Level.BLOCKER, what, f"{settings.host}:{settings.port}", str(error))
+    return Finding(Level.OK, what, f"{settings.host}:{settings.port} is free")
+
+
+def _stopped(layout: Layout) -> Finding:
+    slots = [name for name in netns.names(layout.netns_prefix) if name != layout.gateway_netns]
+    if not layout.run_dir.exists():
+        return Finding(Level.OK, "SPACE", f"{layout.instance} is stopped")
+    return wanted(
+        "SPACE",
+        f"{layout.instance} is stopped, {len(slots)} network slots are kept for its VMs",
+        not slots,
+        "`space up` takes them over again; `space down` ends them.",
+    )
+
+
+def _daemon(record: Record, layout: Layout) -> Finding:
+    alive = start_time(record.pid) == record.start_time
+    up_s = time.time() - record.since
+    state = record.state if alive else "dead"
+    found = f"{state} for {up_s:.0f} s, restarted {record.restarts} times"
+    log_file = layout.log_dir / f"{record.name}.log"
+    return needed(f"  {record.name}", found, alive and record.state == "ready", f"Its log says why: {log_file}")
+
+
+async def _readiness(settings: HostSettings) -> Finding:
+    """Ask as a client would, at the address of these settings."""
+    address = daemons.url(settings.host, settings.port)
+    try:
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=5) as http:
+            answer = await http.get("/readyz")
+    except httpx2.TransportError:
+        cure = "It may listen elsewhere: give its port by SPACE_PORT; else see the edge's log."
+        return Finding(Level.HINT, "API", f"no answer at {address}", cure)
+    return needed("API", f"{address}: {answer.status_code}", answer.is_success, f"It says: {answer.text[:300]}")
+
+
+def _strangers(layout: Layout) -> list[Finding]:
+    """Return run folders whose data folder is gone: nothing will ever clean them up by itself."""
+    known = {layout.instance, *(claim.identity.instance for claim in instance.live_claims())}
+    lost = [path.name for path in RUN_ROOT.glob("????") if path.name not in known]
+    return [
+        Finding(
+            Level.HINT,
+            "left behind",
+            f"instance {name}, whose data folder is gone",
+            f"Restart the host, or end its processes (their names hold {name}) and delete {RUN_ROOT / name}.",
+        )
+        for name in lost
+    ]

@@ -1,0 +1,146 @@
+"""`space up`: start every server process of this host, say when it is ready, keep them running until SIGTERM.
+
+MicroVMs outlive it: the next `space up` on the same data folder adopts them. `space down` ends them too.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from space import telemetry
+from space.cli import apikey, code, daemons, folders, instance, output
+from space.cli.supervisor import Supervisor, stop_leftovers
+from space.host.tasks import first
+from space.layout import Layout
+from space.model.errors import Conflict, InvalidArgument
+from space.settings import HostSettings, host_settings
+from space.store import embedded
+from space.wire.worker import WorkerClient, WorkerInfo
+
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The data folder (SPACE_DATA_DIR).")]
+
+
+def up(
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one (SPACE_PORT).")] = None,
+    data: Data = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (SPACE_HOST).")] = None,
+) -> None:
+    """Start SPACE on this host and keep it running; needs root.
+
+    Prints one line when it is ready. SIGTERM or Ctrl-C stops the server processes and leaves microVMs running for the
+    next start; `space down` ends those too.
+    """
+    require_root("space up")
+    settings = host_settings(port=port, data_dir=data, host=host)
+    telemetry.configure("up", settings.log_level)
+    asyncio.run(_up(settings))
+
+
+def require_root(what: str) -> None:
+    """Raise InvalidArgument unless this process is root: VMs, namespaces, mounts and other user ids need it."""
+    if os.geteuid() != 0:
+        raise InvalidArgument(f"{what} needs root; run it with sudo.")
+
+
+async def _up(settings: HostSettings) -> None:
+    data_dir = settings.data_dir.resolve()
+    folders.make_data_dir(data_dir)
+    with instance.only_one(data_dir):
+        layout = instance.claim(data_dir)
+        folders.make_folders(layout)
+        await folders.check_reachable(layout)
+        await code.expose(layout, sys.argv[1:])
+        for name in await stop_leftovers(folders.records_dir(layout)):
+            output.say(f"stopped a {name} that an earlier `space up` left")
+        port = check_port(settings.host, settings.port)
+        try:
+            await _serve(layout, settings, port)
+        finally:
+            await code.hide(layout)
+
+
+async def _serve(layout: Layout, settings: HostSettings, port: int) -> None:
+    """Start everything, wait for SIGTERM or SIGINT, stop everything."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    supervisor = Supervisor(folders.records_dir(layout), output.say)
+
+    async def stopped() -> None:
+        await stop.wait()
+
+    async with asyncio.TaskGroup() as group:
+        try:
+            await first(_start(layout, settings, port, supervisor, group), stopped())
+            await stop.wait()
+        finally:
+            await supervisor.stop()
+
+
+async def _start(
+    layout: Layout, settings: HostSettings, port: int, supervisor: Supervisor, group: asyncio.TaskGroup
+) -> None:
+    database = settings.database_url
+    if database is None:
+        await embedded.prepare(layout)
+        await supervisor.start(daemons.postgres(layout), group)
+        database = embedded.dsn(layout)
+    await supervisor.start(daemons.worker(layout, settings), group)
+    await supervisor.start(daemons.gateway(layout, settings), group)
+    await supervisor.start(daemons.ingress_proxy(layout), group)
+    api = daemons.api(layout, settings, database)
+    new_key = await apikey.ensure(layout, api)
+    await supervisor.start(api, group)
+    await supervisor.start(daemons.edge_proxy(layout, settings.host, port), group)
+    if new_key is not None:
+        output.say(f"the first API key, also in {layout.api_key_file}: {new_key}")
+    worker = await _worker_info(layout)
+    address = daemons.url(settings.host, port)
+    print(f"SPACE is ready at {address} ({_engine(worker)}) key in {layout.api_key_file}", flush=True)
+
+
+def check_port(host: str, port: int) -> int:
+    """Return the port, a free one for 0; raises Conflict or InvalidArgument, before anything starts, if it is no use.
+
+    The edge binds it some seconds later, without privileges.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    if 0 < port < lowest:
+        raise InvalidArgument(
+            f"Port {port} is for root only, and the edge runs unprivileged. Use one from {lowest} (--port 8080), "
+            f"or allow it: sysctl net.ipv4.ip_unprivileged_port_start={port}"
+        )
+    try:
+        family = socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            chosen: int = probe.getsockname()[1]
+    except socket.gaierror:
+        raise InvalidArgument(f"--host takes an IP address of this machine, not {host!r}.") from None
+    except OSError as error:
+        raise Conflict(
+            f"Cannot listen on {host} port {port}: {error.strerror}. Choose another with --port "
+            f"(0 takes a free one); `ss -ltnp sport = :{port}` shows who has it."
+        ) from None
+    return chosen
+
+
+async def _worker_info(layout: Layout) -> WorkerInfo:
+    client = WorkerClient(layout.worker_sock)
+    try:
+        return await client.info()
+    finally:
+        await client.close()
+
+
+def _engine(worker: WorkerInfo) -> str:
+    if worker.accelerator == "tcg":
+        return f"driver {worker.driver}, tcg: software emulation, no usable KVM"
+    return f"driver {worker.driver}, {worker.accelerator}"
