@@ -1,0 +1,52 @@
+"""Use cases on API keys. A key's text is given out once, when it is made; only its hash is kept."""
+
+import datetime
+
+from space.model.errors import InvalidArgument, NotFound, Unauthorized
+from space.model.ids import KeyId, ProjectId, hash_api_key, is_api_key, new_api_key
+from space.model.operation import ApiKey
+from space.store import keys, projects
+from space.store.db import Database
+
+DEFAULT_PROJECT = "default"
+MAX_LABEL = 100
+_TOUCH_AFTER = datetime.timedelta(minutes=1)
+
+
+async def create(db: Database, project: ProjectId, label: str) -> tuple[ApiKey, str]:
+    """Make a key; returns its record and its text, which cannot be had again."""
+    if not label or len(label) > MAX_LABEL or not label.isprintable():
+        raise InvalidArgument(f"label must be 1 to {MAX_LABEL} printable characters.")
+    text = new_api_key()
+    return await keys.insert(db, project, hash_api_key(text), label), text
+
+
+async def listed(db: Database, project: ProjectId) -> list[ApiKey]:
+    """Return a project's keys, revoked ones too."""
+    return await keys.listed(db, project)
+
+
+async def revoke(db: Database, project: ProjectId, key: KeyId) -> None:
+    """End a key; every process refuses it within a second. Raises NotFound."""
+    if await keys.revoke(db, project, key) is None:
+        raise NotFound(f"There is no API key {key}.")
+
+
+async def authenticate(db: Database, text: str) -> ApiKey:
+    """Return the key with this text, and note that it was used; raises Unauthorized."""
+    found = await keys.by_hash(db, hash_api_key(text)) if is_api_key(text) else None
+    if found is None:
+        raise Unauthorized("This API key is not valid. Keys look like e2b_<40 hex digits>; it may have been revoked.")
+    now = datetime.datetime.now(datetime.UTC)
+    if found.last_used_at is None or now - found.last_used_at > _TOUCH_AFTER:
+        await keys.touch(db, found.id)
+    return found
+
+
+async def ensure_first_key(db: Database, present: str) -> str:
+    """Return a key that works: `present` if it does, else a new one of the default project."""
+    if is_api_key(present) and await keys.by_hash(db, hash_api_key(present)) is not None:
+        return present
+    project = await projects.ensure(db, DEFAULT_PROJECT)
+    _, text = await create(db, project, "space up")
+    return text

@@ -1,0 +1,28 @@
+"""What the use cases work with: the store, its notices, the workers, and the leases that this process holds."""
+
+import dataclasses
+
+from space.control.workers import Workers
+from space.model.ids import SandboxId, new_id
+from space.store.db import Database
+from space.store.notices import Notices
+from space.store.sandboxes import Lease
+
+LEASE_TTL_S = 10.0
+"""After a process died, its half-done work waits this long for another to take it over."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plane:
+    """One per process. `held` maps each sandbox being reconciled here to the epoch of its lease."""
+
+    db: Database
+    notices: Notices
+    workers: Workers
+    owner: str = dataclasses.field(default_factory=new_id)
+    held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that this process takes."""
+        return Lease(self.owner, LEASE_TTL_S)

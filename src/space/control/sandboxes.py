@@ -1,0 +1,238 @@
+"""Use cases on sandboxes, for every surface: create, get, list, delete, events."""
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import Collection, Mapping
+
+from space.control import templates
+from space.control.plane import Plane
+from space.control.reconcile import abandon, converge, reconcile
+from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, Unavailable
+from space.model.ids import OperationId, ProjectId, SandboxId, WorkerId, new_id
+from space.model.lifecycle import State
+from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
+from space.model.sandbox import Desired, Sandbox, SandboxSpec, check_spec
+from space.store import events, operations, sandboxes
+from space.store.notices import RECHECK_S, Channel
+from space.store.operations import IdempotencyKey
+from space.store.sandboxes import Page
+
+_WAIT_S = 100
+"""The longest a call waits for its operation: over the worker's own limit for a start, with its one retry."""
+
+_WAIT_UNAVAILABLE_S = 8
+"""How long a call waits for a worker that does not answer: a restart of it takes about two."""
+
+ALIVE = frozenset(State) - {State.DELETED}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client asks for. `template` is a name or a digest."""
+
+    template: str
+    vcpus: int
+    memory_mib: int
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+class _KeyUsed(Exception):
+    """Another request has taken the idempotency key; rolls back."""
+
+
+async def create(
+    plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None, *, wait: bool
+) -> tuple[Sandbox, Operation]:
+    """Make a sandbox, and wait until its agent has answered, unless `wait` is False.
+
+    With an idempotency key that was used before for the same request, returns what that one made. Raises
+    InvalidArgument, NotFound (template), Conflict (key in flight), NoCapacity and Unavailable (nothing is left behind),
+    BootFailed (the sandbox stays, `failed`).
+    """
+    check_spec(wish.vcpus, wish.memory_mib, wish.env, wish.labels)
+    if key is not None and (known := await _repeated(plane, project, key)) is not None:
+        return known
+    try:
+        sandbox, operation = await _insert(plane, project, wish, key, held=wait)
+    except _KeyUsed:
+        assert key is not None
+        known = await _repeated(plane, project, key)
+        if known is None:
+            raise Unavailable("A request with the same Idempotency-Key has just come to nothing. Try again.") from None
+        return known
+    if not wait:
+        return sandbox, operation
+    lag = await converge(plane, sandbox)
+    done = await _finished(plane, operation, _WAIT_S if lag is None else _WAIT_UNAVAILABLE_S)
+    if done.status is OperationStatus.RUNNING and lag is not None:
+        if await abandon(plane, sandbox.id, lag, min_age_s=0):
+            raise lag
+        done = await _finished(plane, operation, _WAIT_S)
+    return await _result(plane, done)
+
+
+async def _insert(
+    plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None, *, held: bool
+) -> tuple[Sandbox, Operation]:
+    template = await templates.find(plane, project, wish.template)
+    spec = SandboxSpec(
+        template=template.digest,
+        template_name=wish.template,
+        vcpus=wish.vcpus,
+        memory_mib=wish.memory_mib,
+        env=wish.env,
+        labels=wish.labels,
+        agent_token=secrets.token_hex(32),
+    )
+    async with plane.db.transaction() as tx:
+        made = await sandboxes.insert(
+            tx, SandboxId(new_id()), project, spec, _place(plane), plane.lease if held else None
+        )
+        if made is None:
+            raise NotFound(f"Template {wish.template!r} was deleted just now.")
+        operation = await operations.insert(tx, project, made.id, OperationKind.CREATE, key)
+        if operation is None:
+            raise _KeyUsed
+    return made, operation
+
+
+def _place(plane: Plane) -> WorkerId | None:
+    """Return the worker for a new sandbox; None leaves it to reconciling, when one answers again."""
+    try:
+        return plane.workers.place()
+    except Unavailable:
+        return None
+
+
+async def _repeated(plane: Plane, project: ProjectId, key: IdempotencyKey) -> tuple[Sandbox, Operation] | None:
+    found = await operations.by_key(plane.db, project, key.text)
+    if found is None:
+        return None
+    operation, request_hash = found
+    if request_hash != key.request_hash:
+        raise InvalidArgument(
+            "This Idempotency-Key was used for a different request; use a new key for a new request.",
+            code="idempotency_key_reused",
+        )
+    if operation.status is OperationStatus.RUNNING:
+        raise Conflict(
+            "The first request with this Idempotency-Key is still being done. Try again in a second.",
+            code="idempotency_in_flight",
+            retry_after_s=1,
+        )
+    return await _result(plane, operation)
+
+
+async def _result(plane: Plane, operation: Operation) -> tuple[Sandbox, Operation]:
+    """Return what an operation led to; raises the error that it ended with, or Unavailable where it has not ended."""
+    if operation.status is OperationStatus.RUNNING:
+        raise Unavailable(f"Operation {operation.id} is still running; ask for it at /v1/operations/{operation.id}.")
+    if operation.error is not None:
+        raise operation.error
+    sandbox = await sandboxes.get(plane.db, operation.sandbox)
+    if sandbox is None:
+        raise NotFound(f"Sandbox {operation.sandbox} was deleted.")
+    return sandbox, operation
+
+
+async def _finished(plane: Plane, operation: Operation, timeout_s: float) -> Operation:
+    """Wait until an operation has ended and return it; after `timeout_s` return it as it is."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    with plane.notices.changes(Channel.OPERATION, operation.id) as changed:
+        while True:
+            changed.clear()
+            read = await operations.get(plane.db, operation.project, operation.id)
+            if read is None:
+                raise NotFound(f"Operation {operation.id} is gone.")
+            left = deadline - asyncio.get_running_loop().time()
+            if read.status is not OperationStatus.RUNNING or left <= 0:
+                return read
+            try:
+                async with asyncio.timeout(min(left, RECHECK_S)):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+
+async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> Sandbox:
+    """Return one of the project's sandboxes; raises NotFound, also for a deleted one."""
+    found = await sandboxes.get(plane.db, sandbox)
+    if found is None or found.project != project or found.state is State.DELETED:
+        raise NotFound(f"There is no sandbox {sandbox}; it may have been deleted.")
+    return found
+
+
+async def listed(
+    plane: Plane, project: ProjectId, states: Collection[State], labels: Mapping[str, str], page: Page
+) -> list[Sandbox]:
+    """Return sandboxes in these states (none given: all but deleted) with all these labels, newest first."""
+    return await sandboxes.listed(plane.db, project, states or ALIVE, labels, page)
+
+
+async def delete(plane: Plane, project: ProjectId, sandbox: SandboxId, *, wait: bool) -> Operation | None:
+    """Delete from any state and, unless `wait` is False, wait until everything is given back.
+
+    Returns the operation; None where it is deleted already. Raises NotFound for an id the project never had, and
+    Unavailable where the worker does not answer: the delete is recorded then and will be done.
+    """
+    operation = await _ask_delete(plane, project, sandbox)
+    if operation is None or not wait:
+        return operation
+    lag = await reconcile(plane, sandbox)
+    done = await _finished(plane, operation, _WAIT_S if lag is None else _WAIT_UNAVAILABLE_S)
+    if done.status is OperationStatus.RUNNING:
+        raise Unavailable(
+            f"The delete of {sandbox} is recorded and will be done when its worker answers again."
+        ) from lag
+    if done.error is not None:
+        raise done.error
+    return done
+
+
+async def _ask_delete(plane: Plane, project: ProjectId, sandbox: SandboxId) -> Operation | None:
+    async with plane.db.transaction() as tx:
+        row = await sandboxes.lock(tx, project, sandbox)
+        if row is None:
+            raise NotFound(f"There is no sandbox {sandbox}.")
+        if row.state is State.DELETED:
+            return None
+        if row.spec.desired is not Desired.DELETED:
+            await sandboxes.ask_delete(tx, sandbox)
+        under_way = await operations.running(tx, sandbox, OperationKind.DELETE)
+        return under_way or await operations.insert(tx, project, sandbox, OperationKind.DELETE)
+
+
+async def events_of(plane: Plane, project: ProjectId, sandbox: SandboxId, after: int, limit: int) -> list[SandboxEvent]:
+    """Return what happened to a sandbox after event number `after`; of a deleted one too."""
+    found = await sandboxes.get(plane.db, sandbox)
+    if found is None or found.project != project:
+        raise NotFound(f"There is no sandbox {sandbox}.")
+    return await events.listed(plane.db, sandbox, after, limit)
+
+
+async def operation_of(plane: Plane, project: ProjectId, operation: OperationId) -> Operation:
+    """Return one of the project's operations; raises NotFound."""
+    found = await operations.get(plane.db, project, operation)
+    if found is None:
+        raise NotFound(f"There is no operation {operation}.")
+    return found
+
+
+def why_unreachable(sandbox: Sandbox | None, project: ProjectId, ident: str) -> SpaceError | None:
+    """Return why requests may not go to a sandbox's agent now; None where they may."""
+    if sandbox is None or sandbox.project != project or sandbox.spec.desired is Desired.DELETED:
+        return NotFound(f"There is no sandbox {ident}; it may have been deleted.")
+    match sandbox.state:
+        case State.RUNNING:
+            return None
+        case State.CREATING:
+            return Conflict(f"Sandbox {ident} is still starting.", code="sandbox_starting", retry_after_s=1)
+        case State.PAUSED:
+            why = f": {sandbox.reason}" if sandbox.reason else ""
+            return Conflict(f"Sandbox {ident} is paused{why}.", code="sandbox_paused")
+        case State.FAILED:
+            return Conflict(f"Sandbox {ident} has failed: {sandbox.reason} Delete it.", code="sandbox_failed")
+        case State.DELETING | State.DELETED:
+            return NotFound(f"There is no sandbox {ident}; it may have been deleted.")

@@ -1,0 +1,83 @@
+"""Templates that a project has built, and the names that point to them."""
+
+from space.model.ids import ProjectId, TemplateDigest
+from space.model.template import Template
+from space.store.db import Queries, Record
+
+_COLUMNS = "digest, name, disk_mib, used_bytes, kernel_release, agent_version, vmm, built_at, build_s"
+_ADD = f"""
+INSERT INTO templates (project_id, {_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (project_id, digest) DO UPDATE
+   SET name = excluded.name, used_bytes = excluded.used_bytes, built_at = excluded.built_at, build_s = excluded.build_s
+"""
+_NAME = """
+INSERT INTO template_names (project_id, name, digest) VALUES ($1, $2, $3)
+ON CONFLICT (project_id, name) DO UPDATE SET digest = excluded.digest"""
+_FIND = f"""
+SELECT {_COLUMNS} FROM templates
+ WHERE project_id = $1
+   AND digest = coalesce((SELECT digest FROM template_names WHERE project_id = $1 AND name = $2), $2)"""
+_LIST = f"SELECT {_COLUMNS} FROM templates WHERE project_id = $1 ORDER BY built_at DESC, digest"
+_USED = """
+SELECT 1 FROM sandboxes
+ WHERE project_id = $1 AND template = $2 AND state IN ('creating', 'running', 'paused') LIMIT 1"""
+_DELETE = "DELETE FROM templates WHERE project_id = $1 AND digest = $2"
+_OTHERS = "SELECT 1 FROM templates WHERE project_id <> $1 AND digest = $2 LIMIT 1"
+
+
+def _template(row: Record) -> Template:
+    return Template(
+        digest=TemplateDigest(row["digest"]),
+        name=row["name"],
+        disk_mib=row["disk_mib"],
+        used_bytes=row["used_bytes"],
+        kernel_release=row["kernel_release"],
+        agent_version=row["agent_version"],
+        vmm=row["vmm"],
+        built_at=row["built_at"],
+        build_s=row["build_s"],
+    )
+
+
+async def record(tx: Queries, project: ProjectId, template: Template) -> None:
+    """Record a built template and let its name point to it. Run it in a transaction."""
+    t = template
+    built = (
+        t.digest,
+        t.name,
+        t.disk_mib,
+        t.used_bytes,
+        t.kernel_release,
+        t.agent_version,
+        t.vmm,
+        t.built_at,
+        t.build_s,
+    )
+    await tx.execute(_ADD, project, *built)
+    await tx.execute(_NAME, project, t.name, t.digest)
+
+
+async def find(db: Queries, project: ProjectId, name_or_digest: str) -> Template | None:
+    """Return the project's template with this name or digest."""
+    row = await db.fetchrow(_FIND, project, name_or_digest)
+    return None if row is None else _template(row)
+
+
+async def listed(db: Queries, project: ProjectId) -> list[Template]:
+    """Return the project's templates, newest first."""
+    return [_template(row) for row in await db.fetch(_LIST, project)]
+
+
+async def in_use(db: Queries, project: ProjectId, digest: TemplateDigest) -> bool:
+    """Tell whether a live sandbox of the project started from it."""
+    return await db.fetchrow(_USED, project, digest) is not None
+
+
+async def shared(db: Queries, project: ProjectId, digest: TemplateDigest) -> bool:
+    """Tell whether another project has this digest too."""
+    return await db.fetchrow(_OTHERS, project, digest) is not None
+
+
+async def remove(db: Queries, project: ProjectId, digest: TemplateDigest) -> None:
+    """Forget it and its names."""
+    await db.execute(_DELETE, project, digest)
