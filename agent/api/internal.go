@@ -38,13 +38,9 @@ func (in *Internal) Serve(l net.Listener, peer net.IP) error {
 }
 
 func (in *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	serve(w, r, func(w http.ResponseWriter, r *http.Request) error {
-		handle, err := find(in.routes, r)
-		if err != nil {
-			return err
-		}
-		return handle(w, r)
-	})
+	if err := dispatch(in.routes, w, r); err != nil {
+		writeProblem(w, err)
+	}
 }
 
 func (in *Internal) health(w http.ResponseWriter, _ *http.Request, _ string) error {

@@ -37,6 +37,14 @@ func NewPublic(version string, id *identity.Identity, commands *command.Table) *
 		{"POST", "/commands/{id}/stdin", p.writeStdin},
 		{"POST", "/commands/{id}/signal", p.signalCommand},
 		{"POST", "/commands/{id}/resize", p.resizeCommand},
+		{"GET", "/files", p.readFile},
+		{"HEAD", "/files", p.readFile},
+		{"PUT", "/files", p.writeFile},
+		{"DELETE", "/files", p.deleteFile},
+		{"GET", "/files/stat", p.statFile},
+		{"GET", "/files/list", p.listFiles},
+		{"POST", "/files/mkdir", p.makeDir},
+		{"POST", "/files/move", p.moveFile},
 	}
 	return p
 }
@@ -44,21 +52,22 @@ func NewPublic(version string, id *identity.Identity, commands *command.Table) *
 // Serve answers on a listener until it is closed.
 func (p *Public) Serve(l net.Listener) error { return newServer(p).Serve(l) }
 
-// ServeHTTP admits everybody to GET /health, and nobody without the token to
-// anything else; not even to the difference between 404 and 405.
 func (p *Public) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	serve(w, r, func(w http.ResponseWriter, r *http.Request) error {
-		if r.Method != http.MethodGet || r.URL.EscapedPath() != "/health" {
-			if err := p.identity.Admit(r.Header.Get("X-Access-Token")); err != nil {
-				return err
-			}
-		}
-		handle, err := find(p.routes, r)
-		if err != nil {
+	// A handler that has begun to answer returns no error.
+	if err := p.serve(w, r); err != nil {
+		writeProblem(w, err)
+	}
+}
+
+// serve admits everybody to GET /health, and nobody without the token to
+// anything else; not even to the difference between 404 and 405.
+func (p *Public) serve(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet || r.URL.EscapedPath() != "/health" {
+		if err := p.identity.Admit(r.Header.Get("X-Access-Token")); err != nil {
 			return err
 		}
-		return handle(w, r)
-	})
+	}
+	return dispatch(p.routes, w, r)
 }
 
 func (p *Public) health(w http.ResponseWriter, _ *http.Request, _ string) error {

@@ -23,8 +23,8 @@ type route struct {
 	handle  func(w http.ResponseWriter, r *http.Request, id string) error
 }
 
-// find returns the handler for a request, or why there is none.
-func find(routes []route, r *http.Request) (handle func(http.ResponseWriter, *http.Request) error, err error) {
+// dispatch calls the handler of a request, or says why there is none.
+func dispatch(routes []route, w http.ResponseWriter, r *http.Request) error {
 	path := r.URL.EscapedPath()
 	var allowed []string
 	for _, route := range routes {
@@ -33,15 +33,15 @@ func find(routes []route, r *http.Request) (handle func(http.ResponseWriter, *ht
 			continue
 		}
 		if route.method == r.Method {
-			handle := route.handle
-			return func(w http.ResponseWriter, r *http.Request) error { return handle(w, r, id) }, nil
+			return route.handle(w, r, id)
 		}
 		allowed = append(allowed, route.method)
 	}
 	if allowed == nil {
-		return nil, fault.New(http.StatusNotFound, "not_found", "there is nothing at this path")
+		return fault.New(http.StatusNotFound, "not_found", "there is nothing at this path")
 	}
-	return nil, fault.New(http.StatusMethodNotAllowed, "method_not_allowed", "use %s", strings.Join(allowed, " or "))
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	return fault.New(http.StatusMethodNotAllowed, "method_not_allowed", "use %s", strings.Join(allowed, " or "))
 }
 
 func match(pattern, path string) (id string, ok bool) {
@@ -56,29 +56,13 @@ func match(pattern, path string) (id string, ok bool) {
 	return id, !strings.ContainsAny(id, "/%")
 }
 
-// serve runs a handler and turns its error into a problem. A handler that has
-// begun to answer returns no error.
-func serve(w http.ResponseWriter, r *http.Request, handle func(http.ResponseWriter, *http.Request) error) {
-	if err := handle(w, r); err != nil {
-		writeProblem(w, r, err)
-	}
-}
-
 // writeProblem answers with RFC 9457 problem details.
-func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
+func writeProblem(w http.ResponseWriter, err error) {
 	f := fault.From(err)
-	header := w.Header()
-	for name := range header {
-		if name != "Connection" {
-			header.Del(name) // of the answer that did not come
-		}
-	}
-	header.Set("Content-Type", "application/problem+json")
-	if f.Status == http.StatusMethodNotAllowed {
-		header.Set("Allow", strings.ReplaceAll(strings.TrimPrefix(f.Detail, "use "), " or ", ", "))
-	}
+	w.Header().Del("Content-Length")
+	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(f.Status)
-	json.NewEncoder(w).Encode(struct {
+	encode(w, struct {
 		Type   string `json:"type"`
 		Title  string `json:"title"`
 		Status int    `json:"status"`
@@ -90,8 +74,15 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v)
+	encode(w, v)
 	return nil
+}
+
+// encode writes JSON for programs: no HTML escapes, so that command lines stay readable.
+func encode(w http.ResponseWriter, v any) {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.Encode(v)
 }
 
 // query parses the query strictly; url.Values.Get on r.URL.Query() would drop
