@@ -25,7 +25,7 @@ async def sweep(layout: Layout, *, slot_numbers: set[int], uids: set[int], sandb
     stray_files = rootfs.existing_vms(layout) - sandboxes
     for sandbox in stray_files:
         await rootfs.remove_vm_files(layout, sandbox)
-    stray_cgroups = cgroup.existing(layout.instance) - sandboxes
+    stray_cgroups = cgroup.sandboxes(layout.instance) - sandboxes
     for sandbox in stray_cgroups:
         await cgroup.remove(layout.instance, sandbox)
     log.info(

@@ -19,9 +19,10 @@ from typing import TypeVar
 from space.disk import area, rootfs
 from space.guest.agent import AgentError, initialise
 from space.host import netns
+from space.host.command import CommandError
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
-from space.model.errors import BootFailed, Conflict, SandboxFailed, SpaceError
+from space.model.errors import BootFailed, Conflict, SandboxFailed, SpaceError, Unavailable
 from space.model.ids import SandboxId
 from space.net import slot as slots
 from space.telemetry import logger
@@ -125,7 +126,7 @@ class Machine:
 
         layout = self._host.layout
         area.check_room(layout, 0)
-        slot = await self._host.pool.take()
+        slot = await self._take_slot()
         self._write(slot=slot.number)
         mark("slot")
         for attempt in range(1, _BOOT_ATTEMPTS + 1):
@@ -145,6 +146,12 @@ class Machine:
         self._write(state="running", timings_ms=marks | {"total": marks["path"]})
         log.info("sandbox_started", sandbox=self.sandbox, **marks)
         self._settled.set()
+
+    async def _take_slot(self) -> slots.Slot:
+        try:
+            return await self._host.pool.take()
+        except CommandError as error:
+            raise Unavailable("The host could not make a network slot; see the worker's log.") from error
 
     async def _boot(
         self, wish: StartSandbox, template: TemplateFiles, slot: slots.Slot, mark: Callable[[str], None]

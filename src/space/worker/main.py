@@ -50,9 +50,7 @@ async def serve(settings: WorkerSettings) -> None:
     driver = await probe.choose(layout, settings.driver, kernel, initrd)
     ledger = Ledger(layout.ledger_dir)
     ledger.open()
-    held = {
-        SandboxId(e.sandbox): addresses.slot_address(e.slot) for e in ledger.read() if e.slot and e.state != "failed"
-    }
+    held = {SandboxId(e.sandbox): addresses.pair(e.slot).slot for e in ledger.read() if e.slot and e.state != "failed"}
     async with contextlib.AsyncExitStack() as stack:
         gateway = GatewayClient(layout.gateway_control_sock)
         stack.push_async_callback(gateway.close)

@@ -1,20 +1,18 @@
 """The worker's HTTP API (see wire/worker.py for what each call means)."""
 
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import Annotated
 
-import pydantic
 from fastapi import FastAPI, Path, Response
 from fastapi.responses import StreamingResponse
 
-from space.disk.area import area_room_error
 from space.image import build, catalog
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId, TemplateDigest
 from space.settings import WorkerSettings
 from space.wire.serving import answer_with_problems
 from space.wire.worker import (
-    BuildFailedLine,
     BuildTemplate,
     SandboxFact,
     StartSandbox,
@@ -91,13 +89,9 @@ def _add_templates(app: FastAPI, host: Host, settings: WorkerSettings) -> None:
 
 async def _build_lines(host: Host, settings: WorkerSettings, wish: BuildTemplate) -> AsyncGenerator[str]:
     vmm = f"{host.driver.name} {host.driver.version} {host.driver.accelerator}"
-    last: pydantic.BaseModel | None = None
     try:
-        async for last in build.build(host.layout, wish, code_dir=settings.code_dir, vmm=vmm):
-            yield last.model_dump_json() + "\n"
+        async with contextlib.aclosing(build.build(host.layout, wish, code_dir=settings.code_dir, vmm=vmm)) as found:
+            async for line in found:
+                yield line.model_dump_json() + "\n"
     except SpaceError as error:
         yield error_line(error).model_dump_json() + "\n"
-    except OSError as error:
-        room = area_room_error(error)
-        line = error_line(room) if room else BuildFailedLine(code="build_failed", detail=f"The build failed: {error}.")
-        yield line.model_dump_json() + "\n"
