@@ -175,7 +175,7 @@ def pipe(path: Path) -> Node:
 
 
 def cluster(name: str, **fields: object) -> Node:
-    """Return an upstream, with limits above what the listener lets in: the load of one sandbox must not refuse others."""
+    """Return an upstream, its limits above what the listener lets in: one sandbox must not refuse another."""
     limits = {"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536, "max_retries": 0}
     return {
         "name": name,
