@@ -46,7 +46,8 @@ def _allowed(dial: str) -> external_auth_pb2.CheckResponse:
     metadata = struct_pb2.Struct(fields={"dst": struct_pb2.Value(string_value=dial)})
     return external_auth_pb2.CheckResponse(
         status=status_pb2.Status(code=code_pb2.OK),
-        ok_response=external_auth_pb2.OkHttpResponse(),
+        # Envoy looks for a route again, now that the metadata is there, only when some header was changed too
+        ok_response=external_auth_pb2.OkHttpResponse(headers_to_remove=["x-space-sandbox"]),
         dynamic_metadata=metadata,
     )
 
