@@ -69,8 +69,15 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600, owner: int | None 
 
 
 def make_dir(path: Path, *, mode: int, uid: int = 0, gid: int = 0) -> None:
-    """Make a folder, or bring an existing one to this mode and owner; the parent must exist."""
+    """Make a folder, or bring an existing one to this mode and owner; the parent must exist.
+
+    Raises NotADirectoryError where something else has the name, a link too: what it leads to is not given away.
+    """
     with contextlib.suppress(FileExistsError):
         path.mkdir()
-    os.chown(path, uid, gid, follow_symlinks=False)
-    path.chmod(mode)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchown(descriptor, uid, gid)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
