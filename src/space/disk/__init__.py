@@ -1,1 +1,1 @@
-"""The data areas of a host and the disks in them."""
+"""Where guests' disks and memory files lie: the areas on btrfs, and the files of each VM."""

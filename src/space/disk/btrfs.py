@@ -1,0 +1,131 @@
+"""A btrfs image in a file of the data folder: made whole or not at all, mounted once, grown when asked for more.
+
+Its file is fallocated and stays so. In a sparse image on a full host btrfs turns read-only, and data whose fsync had
+shown no error is gone; hence also `nodiscard`: a discard on a loop device punches holes into its file.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+
+from space import telemetry
+from space.host import files, mounts
+from space.host.command import CommandError, run
+from space.model.errors import Conflict, InvalidArgument
+
+log = telemetry.logger()
+
+_UNMOUNT_TRIES = 25
+_UNMOUNT_POLL_S = 0.2
+_SLACK_BYTES = 1024**2
+"""btrfs uses whole 64 KiB blocks of a device, so a file system may be a little smaller than its image."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Image:
+    """An image file, where it is mounted, and what marks it as this instance's."""
+
+    path: Path
+    mount_point: Path
+    label: str
+    options: str
+
+
+async def ensure(image: Image, size_bytes: int) -> None:
+    """Make the image where there is none, mount it where it is not, grow it to `size_bytes` where it is smaller.
+
+    Raises InvalidArgument where something else is in its place, CommandError or OSError.
+    """
+    if not image.path.exists():
+        await _make(image, size_bytes)
+    elif image.path.stat().st_size < size_bytes:
+        await asyncio.to_thread(_allocate, image.path, size_bytes)
+        log.info("area_grown", image=str(image.path), bytes=size_bytes)
+    await _mount(image)
+    await _fill(image)
+
+
+async def _make(image: Image, size_bytes: int) -> None:
+    """Make the file under another name and rename it when it is a file system; what a kill left there is replaced."""
+    fresh = image.path.with_name(image.path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    try:
+        fresh.touch(0o600)
+        if await mounts.filesystem_of(fresh.parent) == "btrfs":
+            # a copy-on-write file needs new room for every overwrite: its fallocation would promise nothing
+            await run("chattr", "+C", str(fresh))
+        await asyncio.to_thread(_allocate, fresh, size_bytes)
+        # one copy of metadata: both would lie in the same file
+        await run(
+            "mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single", "--data", "single",
+            "--label", image.label, str(fresh),
+            timeout_s=120,
+        )  # fmt: skip
+        await asyncio.to_thread(files.sync_file, fresh)
+        fresh.rename(image.path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    files.sync_dir(image.path.parent)
+    log.info("area_made", image=str(image.path), bytes=size_bytes)
+
+
+def _allocate(path: Path, size_bytes: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    finally:
+        os.close(descriptor)
+
+
+async def _mount(image: Image) -> None:
+    found = mounts.mounted_at(image.mount_point)
+    if found is not None:
+        if found.source in await mounts.loops_of(image.path):
+            return
+        raise InvalidArgument(
+            f"{image.mount_point} is a mount of {found.source}, not of {image.path}. Unmount it, or use another data "
+            "folder, and start again."
+        )
+    label = (await run("btrfs", "filesystem", "label", str(image.path))).stdout.strip()
+    if label != image.label:
+        raise InvalidArgument(
+            f"{image.path} belongs to another instance ({label!r}, not {image.label!r}): a data folder cannot be "
+            "copied. Move it whole, or start with an empty one."
+        )
+    files.make_dir(image.mount_point, mode=0o711)
+    await mounts.mount_image(image.path, image.mount_point, fstype="btrfs", options=image.options)
+    for device in await mounts.loops_of(image.path):
+        # else every page is cached twice; where the host's file system cannot, the loop device goes on with its cache
+        await run("losetup", "--direct-io=on", device, check=False)
+
+
+async def _fill(image: Image) -> None:
+    """Let the file system use the whole image; does the rest of a growth that a kill cut short."""
+    space = os.statvfs(image.mount_point)
+    if space.f_blocks * space.f_frsize + _SLACK_BYTES >= image.path.stat().st_size:
+        return
+    for device in await mounts.loops_of(image.path):
+        await run("losetup", "--set-capacity", device)
+    await run("btrfs", "filesystem", "resize", "max", str(image.mount_point))
+
+
+async def unmount(image: Image) -> None:
+    """Unmount it and see its loop device gone; fine when it is not mounted. Raises Conflict while it is in use."""
+    for _ in range(_UNMOUNT_TRIES):
+        if mounts.mounted_at(image.mount_point) is None and not await mounts.loops_of(image.path):
+            return
+        if mounts.mounted_at(image.mount_point) is not None:
+            with contextlib.suppress(CommandError):  # busy; told below if it stays so
+                await run("umount", str(image.mount_point))
+                continue
+        else:
+            for device in await mounts.loops_of(image.path):
+                await run("losetup", "--detach", device, check=False)
+        await asyncio.sleep(_UNMOUNT_POLL_S)
+    raise Conflict(
+        f"{image.mount_point} is still in use. End what has files open there (`fuser -vm {image.mount_point}`) and run "
+        "`space down` again."
+    )
