@@ -175,7 +175,7 @@ async def _build(
     if not wish.force and (kept := _kept(layout, digest, wish.name)) is not None:
         return BuildDone(template=kept, cached=True)
     fresh = work / "template"
-    fresh.mkdir(mode=0o700)
+    files.make_dir(fresh, mode=0o711)  # a VMM passes through to the kernel; the root filesystem is 0600
     with journal.step("image"):
         check_room(layout.disk_area, rootfs.BUILD_BYTES, "The image")
         image = fresh / catalog.ROOTFS
@@ -210,6 +210,7 @@ def _publish(layout: Layout, fresh: Path, digest: TemplateDigest) -> None:
     layout.templates_dir.mkdir(exist_ok=True)
     if (final := catalog.folder(layout, digest)).exists():
         catalog.remove(layout, digest)
+    fresh.chmod(0o711)  # a VMM's user reads kernel and initramfs in it; the root filesystem stays root's
     fresh.rename(final)
     files.sync_dir(layout.templates_dir)
     catalog.read_manifest(layout, digest)

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,22 +122,33 @@ async def launch(
                 pass_fds=(*pass_fds, info_write, block_read),
                 open_files=_OPEN_FILES,
             )
+        vmm: Watched | None = None
         try:
             async with asyncio.timeout(_START_S):
                 pid = await _read_pid(info_read)
             vmm = _hold(pid, wrapper.ref.pid)
+            for member in (wrapper.ref.pid, pid):
+                settle(member)
+                with contextlib.suppress(FileNotFoundError):
+                    Path(f"/proc/{member}/oom_score_adj").write_text(_OOM_SCORE)
+            go.write(b"1")
         except TimeoutError:
-            await wrapper.stop(0)
+            await _abort(wrapper, vmm)
             raise VmmError(f"the jail was not there after {_START_S:g} s: {log.tail()}") from None
-        except ProcessLookupError:
-            await wrapper.stop(0)
+        except (ProcessLookupError, BrokenPipeError):
+            await _abort(wrapper, vmm)
             raise VmmError(f"the jail could not be made: {log.tail()}") from None
         except BaseException:
-            await wrapper.stop(0)
+            await _abort(wrapper, vmm)
             raise
-        for member in (wrapper.ref.pid, pid):
-            settle(member)
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"/proc/{member}/oom_score_adj").write_text(_OOM_SCORE)
-        go.write(b"1")
     return Launched(vmm, wrapper)
+
+
+async def _abort(wrapper: Watched, vmm: Watched | None) -> None:
+    """End a half-made VMM. It would start once nobody holds the other end of its pipe, so it goes before that."""
+    if wrapper.alive:
+        os.killpg(wrapper.ref.pid, signal.SIGKILL)  # not yet reaped, so the number is still its group's
+    if vmm is not None:
+        vmm.send(signal.SIGKILL)
+        await vmm.wait()
+    await wrapper.wait()

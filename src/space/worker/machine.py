@@ -138,8 +138,8 @@ class Machine:
                 await self._end_vm()
                 log.warning("boot_failed", sandbox=self.sandbox, attempt=attempt, cause=repr(error), console=console)
                 if attempt == _BOOT_ATTEMPTS:
-                    why = str(error) or f"no answer after {self._host.boot_deadline_s:.0f} s"
-                    raise BootFailed(f"The VM did not come up, twice: {why}. Console: {console[-1000:]}") from error
+                    end = f" The end of its console: {console[-1000:]}" if console else ""
+                    raise BootFailed(f"The VM did not come up, twice; the worker's log says why.{end}") from error
         await self._host.link.admit(self.sandbox, slot.address)
         await self._host.probe(self.sandbox)
         mark("path")
