@@ -15,6 +15,8 @@ from space.wire.problem import raise_for_problem
 Json = dict[str, Any]
 """A JSON object of the API; the commands print most of it as it came."""
 
+Params = Mapping[str, str | int | list[str]]
+
 _CONNECT_S = 5.0
 _SILENCE_S = 60.0
 """A command's stream says something every 15 s, so this long without a byte means that it is broken."""
@@ -33,7 +35,7 @@ class Api:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params | None = None,
         body: Json | None = None,
         content: bytes | AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -52,7 +54,7 @@ class Api:
         raise_for_problem(response)
         return response
 
-    async def get(self, path: str, params: Mapping[str, str | int] | None = None) -> Json:
+    async def get(self, path: str, params: Params | None = None) -> Json:
         """GET a JSON object."""
         found: Json = (await self.call("GET", path, params=params, timeout_s=30)).json()
         return found
@@ -62,7 +64,7 @@ class Api:
         found: Json = (await self.call("POST", path, body=body)).json()
         return found
 
-    async def pages(self, path: str, items: str, params: Mapping[str, str | int]) -> list[Json]:
+    async def pages(self, path: str, items: str, params: Params) -> list[Json]:
         """GET all pages of a list; `items` is the name of the list in each."""
         found: list[Json] = []
         cursor: str | None = None
@@ -75,7 +77,7 @@ class Api:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, method: str, path: str, *, params: Mapping[str, str | int] | None = None, body: Json | None = None,
+        self, method: str, path: str, *, params: Params | None = None, body: Json | None = None,
         silence_s: float | None = _SILENCE_S,
     ) -> AsyncGenerator[httpx2.Response]:  # fmt: skip
         """Open an answer that is read while it comes; raises Unavailable when the connection breaks."""

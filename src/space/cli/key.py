@@ -16,13 +16,13 @@ app = typer.Typer(no_args_is_help=True, help="API keys.")
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for, to tell it from others.")], out: Out = Format.TABLE
+    label: Annotated[str, typer.Argument(help="What it is for, to tell it from others.")], out: Out = Format.TABLE
 ) -> None:
     """Make a key; it is shown this once, only its hash is kept."""
 
     async def act() -> Json:
         async with connect(client_settings()) as api:
-            return await api.post("/v1/keys", {"name": name})
+            return await api.post("/v1/keys", {"label": label})
 
     made = asyncio.run(act())
     if out is Format.JSON:
@@ -43,7 +43,7 @@ def list_(out: Out = Format.TABLE) -> None:
     if out is Format.JSON:
         output.print_json(found)
         return
-    columns = ("id", "name", "created_at", "last_used_at")
+    columns = ("id", "label", "created_at", "last_used_at", "revoked_at")
     output.print_table(columns, ([one.get(name) for name in columns] for one in found))
 
 

@@ -29,7 +29,7 @@ Cwd = Annotated[str | None, typer.Option("--cwd", "-w", metavar="DIR", help="Wor
 
 def run(
     template: Annotated[str, typer.Argument(help="Name of the template.")],
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Program and arguments.")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="After --: program and arguments.")],
     env: Env = None,
     vcpus: Vcpus = None,
     memory: Memory = None,

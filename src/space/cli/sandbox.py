@@ -61,7 +61,7 @@ def list_(
     out: Out = Format.TABLE,
 ) -> None:
     """List the sandboxes."""
-    labels = [f"{name}={value}" for name, value in parse_env(label).items()]
+    labels = [f"{name}:{value}" for name, value in parse_env(label).items()]
 
     async def act() -> list[Json]:
         async with connect(client_settings()) as api:
@@ -93,7 +93,7 @@ def get(sandbox: Id, out: Out = Format.TABLE) -> None:
 @app.command("exec")
 def exec_(
     sandbox: Id,
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Program and arguments.")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="After --: program and arguments.")],
     interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")] = False,
     tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
     env: Env = None,
