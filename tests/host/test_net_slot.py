@@ -168,7 +168,7 @@ async def test_applying_the_gateway_again_keeps_live_connections(guests: tuple[L
 
 
 async def test_twenty_slots_come_and_go_without_a_trace(
-    gateway_only: Layout, record_property: Callable[[str, object], None]
+    gateway_only: Layout, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     layout = gateway_only
     host_links = (await command.run("ip", "-brief", "link")).stdout
@@ -182,8 +182,8 @@ async def test_twenty_slots_come_and_go_without_a_trace(
         await slot.destroy(layout, number)
         made_ms.append(1000 * (between - begin))
         gone_ms.append(1000 * (time.perf_counter() - taken))
-    record_property("slot_make_ms", statistics.median(made_ms))
-    record_property("slot_destroy_ms", statistics.median(gone_ms))
+    record_testsuite_property("slot_make_ms", statistics.median(made_ms))
+    record_testsuite_property("slot_destroy_ms", statistics.median(gone_ms))
     assert slot.existing(layout) == set()
     assert netns.names(layout.netns_prefix) == [layout.gateway_netns]
     links = (await command.run("ip", "-n", layout.gateway_netns, "-brief", "link")).stdout

@@ -306,7 +306,7 @@ async def test_the_ingress_socket_refuses_strangers(world: World) -> None:
         assert not await may(uid, layout.ingress_gateway_gid, layout.edge_api_gid)
 
 
-async def test_what_the_way_costs(world: World, record_property: Callable[[str, object], None]) -> None:
+async def test_what_the_way_costs(world: World, record_testsuite_property: Callable[[str, object], None]) -> None:
     for name, client, path, headers in (
         ("ingress", world.node, "/files", {"x-space-sandbox": world.one.sandbox}),
         ("edge", world.edge, world.path(world.one, "/files"), {}),
@@ -316,7 +316,7 @@ async def test_what_the_way_costs(world: World, record_property: Callable[[str, 
             begin = time.perf_counter()
             assert (await client.get(path, headers=headers)).status_code == 200
             times.append(1000 * (time.perf_counter() - begin))
-        record_property(f"{name}_request_ms", statistics.median(times))
+        record_testsuite_property(f"{name}_request_ms", statistics.median(times))
 
 
 async def test_each_part_gone_is_a_refusal_that_says_so() -> None:

@@ -14,6 +14,7 @@ import urllib.parse
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     guest = ""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class

@@ -13,7 +13,7 @@ from pathlib import Path
 from space.host import files
 from space.layout import Layout
 
-NETWORK = ipaddress.ip_network("100.64.0.0/10")
+NETWORK = ipaddress.IPv4Network("100.64.0.0/10")
 LAST_NUMBER = NETWORK.num_addresses // 2 - 1
 """Numbers are 1 to this: the first pair holds the network's own address and stays unused."""
 

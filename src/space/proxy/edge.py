@@ -50,7 +50,7 @@ _ROUTES: tuple[Node, ...] = (
                 "substitution": r"/\1",
             },
         },
-        "request_headers_to_remove": [*_CREDENTIALS, "x-space-to", *parts.OWN_HEADERS],
+        "request_headers_to_remove": [*_CREDENTIALS, "x-space-to", *parts.CLIENT_ADDRESS],
         "response_headers_to_remove": list(_GUEST_ANSWERS),
         # a file of a guest that is opened in a browser must not run as a page of the API's origin
         "response_headers_to_add": [

@@ -38,7 +38,7 @@ _ROUTES: tuple[Node, ...] = (
             "x-space-to",
             "x-api-key",
             "authorization",
-            *parts.OWN_HEADERS,
+            *parts.CLIENT_ADDRESS,
         ],
     },
     {"match": {"prefix": "/"}, "direct_response": {"status": 503}},

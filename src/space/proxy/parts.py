@@ -52,8 +52,11 @@ FORGED_NAMES = (
 )  # fmt: skip
 """The same by name: identity, and headers by which some frameworks route a request elsewhere than was judged."""
 
-OWN_HEADERS = ("x-forwarded-for", "x-forwarded-proto", "x-envoy-external-address")
-"""What Envoy itself adds to a request and the next server must not see."""
+CLIENT_ADDRESS = ("x-forwarded-for", "x-forwarded-proto")
+"""What the edge tells the api about the client, and a guest must not see."""
+
+_ADDED_BY_ENVOY = ("x-envoy-internal", "x-envoy-external-address", "x-envoy-expected-rq-timeout-ms")
+"""What Envoy itself adds to a request, for Envoys behind it; nobody of ours reads it."""
 
 
 def answer(expression: str, status: int, code: str, title: str, detail: str, retry_after_s: int | None = None) -> Node:
@@ -149,7 +152,10 @@ def connection_manager(
         },
         early_header_mutation_extensions=[strip],
         local_reply_config={"mappers": [*answers, *_MALFORMED]},
-        route_config={"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": list(routes)}]},
+        route_config={
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": list(routes)}],
+            "request_headers_to_remove": list(_ADDED_BY_ENVOY),
+        },
         http_filters=[
             *filters,
             extension(
