@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from space.control import templates
 from space.control.plane import Plane
 from space.control.reconcile import abandon, converge, reconcile
-from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, Unavailable
+from space.model.errors import Conflict, InvalidArgument, NotFound, SandboxFailed, SpaceError, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, WorkerId, new_id
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
@@ -233,6 +233,6 @@ def why_unreachable(sandbox: Sandbox | None, project: ProjectId, ident: str) -> 
             why = f": {sandbox.reason}" if sandbox.reason else ""
             return Conflict(f"Sandbox {ident} is paused{why}.", code="sandbox_paused")
         case State.FAILED:
-            return Conflict(f"Sandbox {ident} has failed: {sandbox.reason} Delete it.", code="sandbox_failed")
+            return SandboxFailed(f"Sandbox {ident} has failed: {sandbox.reason} Delete it.")
         case State.DELETING | State.DELETED:
             return NotFound(f"There is no sandbox {ident}; it may have been deleted.")

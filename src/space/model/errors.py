@@ -32,6 +32,12 @@ class InvalidArgument(SpaceError):
     code, status, title = "invalid_argument", 422, "Invalid argument"
 
 
+class BadRequest(SpaceError):
+    """The request cannot be read: not JSON, a path that no route has."""
+
+    code, status, title = "bad_request", 400, "Bad request"
+
+
 class Unauthorized(SpaceError):
     """No key, or one that is not valid."""
 
@@ -42,6 +48,12 @@ class NotFound(SpaceError):
     """No such thing, or not the caller's."""
 
     code, status, title = "not_found", 404, "Not found"
+
+
+class Misdirected(SpaceError):
+    """The request belongs to another process; the edge would have sent it there."""
+
+    code, status, title = "misdirected", 421, "Misdirected request"
 
 
 class Conflict(SpaceError):

@@ -78,5 +78,7 @@ def check_spec(vcpus: int, memory_mib: int, env: Mapping[str, str], labels: Mapp
     if len(labels) > MAX_LABELS:
         raise InvalidArgument(f"labels: at most {MAX_LABELS}; got {len(labels)}.")
     for name, value in labels.items():
+        if ":" in name:
+            raise InvalidArgument(f"labels: {name[:40]!r}: no ':' in a name; lists are asked for as ?label=name:value.")
         if not name or "\0" in name + value or max(len(name.encode()), len(value.encode())) > MAX_LABEL_BYTES:
             raise InvalidArgument(f"labels: {name[:40]!r}: name and value are at most {MAX_LABEL_BYTES} bytes, no NUL.")

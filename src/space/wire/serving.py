@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from space.model.errors import InvalidArgument, SpaceError
 from space.telemetry import logger
@@ -18,6 +19,7 @@ from space.wire.problem import MEDIA_TYPE, Problem, headers_of, to_problem
 
 log = logger()
 _BACKLOG = 2048
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def bind_unix(path: Path, *, mode: int) -> socket.socket:
@@ -45,7 +47,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def server(app: FastAPI, *, grace_s: float) -> uvicorn.Server:
+def server(app: ASGIApp, *, grace_s: float) -> uvicorn.Server:
     """Return a server for `app`; run `serve(sockets=[...])` in a task and set `should_exit` to end it.
 
     Requests under way at the end get `grace_s` seconds. Plain asyncio and h11: uvloop makes starting a process ten
@@ -71,33 +73,29 @@ def problem_response(problem: Problem, headers: dict[str, str] | None = None) ->
     return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
 
 
-def answer_with_problems(app: FastAPI) -> None:
-    """Give an internal application of ours its error handlers."""
-
-    async def on_space_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, SpaceError)
-        if error.__cause__ is not None:
-            log.warning("request_failed", code=error.slug, detail=str(error), cause=repr(error.__cause__))
-        return problem_response(to_problem(error), headers_of(error))
-
-    async def on_invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
+def answer(error: Exception) -> Response:
+    """Return the answer to any error, and log what its receiver may not see. The only place that makes problems."""
+    if isinstance(error, HTTPException):
+        code = _HTTP_CODES.get(error.status_code, "bad_request")
+        problem = Problem(title=error.detail, status=error.status_code, code=code, detail=f"{error.detail}.")
+        return problem_response(problem, dict(error.headers or {}))
+    if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])
-        return problem_response(to_problem(InvalidArgument(f"{field}: {first['msg']}.")))
+        error = InvalidArgument(f"{field}: {first['msg']}.")
+    elif not isinstance(error, SpaceError):
+        log.error("request_crashed", exc_info=error)
+        error = SpaceError("Internal error; see the log of this process.")
+    elif error.__cause__ is not None:
+        log.warning("request_failed", code=error.slug, detail=str(error), cause=repr(error.__cause__))
+    return problem_response(to_problem(error), headers_of(error))
 
-    async def on_http(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        code = "not_found" if error.status_code == 404 else "bad_request"
-        return problem_response(
-            Problem(title=error.detail, status=error.status_code, code=code, detail=f"{error.detail}.")
-        )
 
-    async def on_any(_: Request, error: Exception) -> Response:
-        log.error("request_crashed", error=repr(error))
-        return problem_response(to_problem(SpaceError("Internal error; see the log of this process.")))
+def answer_with_problems(app: FastAPI) -> None:
+    """Give an application of ours its error handler."""
 
-    app.add_exception_handler(SpaceError, on_space_error)
-    app.add_exception_handler(RequestValidationError, on_invalid)
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(Exception, on_any)
+    async def handler(_: Request, error: Exception) -> Response:
+        return answer(error)
+
+    for kind in (SpaceError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handler)

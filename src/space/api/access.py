@@ -1,0 +1,59 @@
+"""Who is asking: the API key of a request, and the sandbox it is about, both from a cache of a moment."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from space.api.recent import Recent
+from space.control import keys
+from space.control.plane import Plane
+from space.model.errors import Unauthorized
+from space.model.ids import SandboxId
+from space.model.operation import ApiKey
+from space.model.sandbox import Sandbox
+from space.store import sandboxes
+from space.store.notices import Channel
+
+_MISSING = "An API key is needed: send `X-API-KEY: e2b_...` or `Authorization: Bearer e2b_...`."
+
+
+class Access:
+    """Answers both questions; `following` keeps the answers fresh while it is entered."""
+
+    def __init__(self, plane: Plane) -> None:
+        async def read_key(text: str) -> ApiKey:
+            return await keys.authenticate(plane.db, text)
+
+        async def read_sandbox(sandbox: SandboxId) -> Sandbox | None:
+            return await sandboxes.get(plane.db, sandbox)
+
+        self._plane = plane
+        self._keys = Recent(read_key)
+        self._sandboxes = Recent(read_sandbox)
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Drop what the database tells has changed."""
+
+        def key_changed(_: str | None) -> None:
+            self._keys.drop(None)
+
+        def sandbox_changed(ident: str | None) -> None:
+            self._sandboxes.drop(None if ident is None else SandboxId(ident))
+
+        notices = self._plane.notices
+        with notices.listening(Channel.KEY, key_changed), notices.listening(Channel.SANDBOX, sandbox_changed):
+            yield
+
+    async def caller(self, headers: Mapping[bytes, bytes]) -> ApiKey:
+        """Return the valid key that a request shows (header names in lower case); raises Unauthorized."""
+        text = headers.get(b"x-api-key", b"").decode("latin-1").strip()
+        if not text:
+            scheme, _, rest = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            text = rest.strip() if scheme.lower() == "bearer" else ""
+        if not text:
+            raise Unauthorized(_MISSING)
+        return await self._keys.get(text)
+
+    async def sandbox(self, ident: SandboxId) -> Sandbox | None:
+        """Return a sandbox's row, of any project, at most a moment old."""
+        return await self._sandboxes.get(ident)

@@ -1,0 +1,63 @@
+"""Puts the api together: routes over the use cases, one error handler, the OpenAPI document."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.types import ASGIApp
+
+from space import __version__
+from space.api import agent_routes, health, keys, sandboxes, templates
+from space.api.access import Access
+from space.api.front import OPEN, Front
+from space.api.metrics import Metrics
+from space.control.plane import Plane
+from space.wire.problem import MEDIA_TYPE, Problem
+from space.wire.serving import answer_with_problems
+
+
+def create_app(plane: Plane, access: Access) -> ASGIApp:
+    """Return the application. No interactive documentation: its pages load scripts from elsewhere."""
+    metrics = Metrics()
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
+    answer_with_problems(app)
+    sandboxes.add_routes(app, plane)
+    templates.add_routes(app, plane)
+    keys.add_routes(app, plane)
+    health.add_routes(app, plane, metrics)
+    agent_routes.add_refusals(app)
+    document = _document(app)
+    app.openapi = lambda: document  # type: ignore[method-assign] # FastAPI's documented way to extend it
+    return Front(app, access, metrics)
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    found = get_openapi(
+        title="SPACE",
+        version=__version__,
+        description="Disposable Linux computers for AI agents. Errors are `application/problem+json` with a `code`.",
+        routes=app.routes,
+    )
+    schemas = found["components"]["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas["Problem"] = Problem.model_json_schema()
+    found["components"]["securitySchemes"] = {
+        "key": {"type": "apiKey", "in": "header", "name": "X-API-KEY"},
+        "bearer": {"type": "http", "scheme": "bearer"},
+    }
+    found["security"] = [{"key": []}, {"bearer": []}]
+    found["paths"] |= agent_routes.paths()
+    problem = {
+        "description": "What went wrong, and what to do.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for path, item in found["paths"].items():
+        for method, operation in item.items():
+            if method == "parameters":
+                continue
+            operation["responses"].pop("422", None)  # FastAPI's own form of it, which we do not send
+            operation["responses"]["default"] = problem
+            if path in OPEN:
+                operation["security"] = []
+    return found

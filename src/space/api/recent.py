@@ -1,0 +1,41 @@
+"""Values read from the database a moment ago, so that the edge's question for each request costs no query.
+
+An entry is dropped when the database tells that its row changed, and is never used for longer than MAX_AGE_S after the
+query for it *began*: a revoked key or a dead sandbox is refused within that time even if no notice comes through.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+MAX_AGE_S = 0.8
+_MOST = 20_000
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """A bounded map from key to what `read` returned for it."""
+
+    def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
+        self._read = read
+        self._entries: dict[K, tuple[float, V]] = {}
+
+    async def get(self, key: K) -> V:
+        """Return the value, read now where it is not known; what `read` raises is not kept."""
+        now = time.monotonic()
+        entry = self._entries.get(key)
+        if entry is not None and now - entry[0] < MAX_AGE_S:
+            return entry[1]
+        value = await self._read(key)
+        if len(self._entries) >= _MOST:
+            self._entries.clear()
+        self._entries[key] = (now, value)
+        return value
+
+    def drop(self, key: K | None) -> None:
+        """Forget one entry, or all with None."""
+        if key is None:
+            self._entries.clear()
+        else:
+            self._entries.pop(key, None)

@@ -1,0 +1,165 @@
+"""`/v1/sandboxes` and `/v1/operations`."""
+
+import base64
+import binascii
+import datetime
+import hashlib
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from space.api.body import documented, read_json
+from space.api.front import CALLER
+from space.api.models import CreateSandbox, EventList, EventModel, OperationModel, SandboxList, SandboxModel
+from space.control import sandboxes
+from space.control.plane import Plane
+from space.model.errors import InvalidArgument, NotFound
+from space.model.ids import OperationId, ProjectId, SandboxId, is_id
+from space.model.lifecycle import State
+from space.model.operation import Operation
+from space.model.sandbox import Sandbox
+from space.store.operations import IdempotencyKey
+from space.store.sandboxes import Page
+
+Wait = Annotated[
+    Literal["0", "1", "true", "false"], Query(description="0: answer 202 with an operation, and do it meanwhile.")
+]
+Labels = Annotated[
+    list[str], Query(description="`name:value`; repeat it to ask for several, all of which must be there.")
+]
+_MAX_KEY = 255
+
+
+def project_of(request: Request) -> ProjectId:
+    """Return the project of an authenticated request."""
+    project: ProjectId = request.scope[CALLER].project
+    return project
+
+
+def add_routes(app: FastAPI, plane: Plane) -> None:
+    """Add the routes over `plane`."""
+
+    @app.post(
+        "/v1/sandboxes",
+        tags=["sandboxes"],
+        status_code=201,
+        response_model=SandboxModel,
+        responses={202: {"model": OperationModel, "description": "With `wait=0`: it is being done."}},
+        openapi_extra=documented(CreateSandbox, required=False),
+    )
+    async def create_sandbox(request: Request, wait: Wait = "1") -> Response:
+        """Make a sandbox. Answers when its agent has answered.
+
+        With a header `Idempotency-Key` a repeated request gives the same sandbox instead of another one.
+        """
+        body = await read_json(request, CreateSandbox)
+        wish = sandboxes.Wish(body.template, body.vcpus, body.memory_mib, body.env, body.labels)
+        key = _idempotency_key(request, body)
+        waiting = wait in ("1", "true")
+        sandbox, operation = await sandboxes.create(plane, project_of(request), wish, key, wait=waiting)
+        return _created(sandbox) if waiting else _accepted(operation)
+
+    @app.get("/v1/sandboxes", tags=["sandboxes"])
+    async def list_sandboxes(
+        request: Request,
+        label: Labels = [],  # noqa: B006 - read by FastAPI, never changed
+        state: Annotated[list[State], Query(description="Repeatable; without it, all but deleted ones.")] = [],  # noqa: B006
+        cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> SandboxList:
+        """List sandboxes, newest first."""
+        page = Page(limit + 1, None if cursor is None else _after(cursor))
+        labels = dict(_label(text) for text in label)
+        found = await sandboxes.listed(plane, project_of(request), state, labels, page)
+        shown = [SandboxModel.of(sandbox) for sandbox in found[:limit]]
+        return SandboxList(sandboxes=shown, next_cursor=_cursor(found[limit - 1]) if len(found) > limit else None)
+
+    @app.get("/v1/sandboxes/{sandbox_id}", tags=["sandboxes"])
+    async def get_sandbox(request: Request, sandbox_id: str) -> SandboxModel:
+        """Show one sandbox."""
+        return SandboxModel.of(await sandboxes.get(plane, project_of(request), _sandbox_id(sandbox_id)))
+
+    @app.delete(
+        "/v1/sandboxes/{sandbox_id}",
+        tags=["sandboxes"],
+        status_code=204,
+        responses={202: {"model": OperationModel, "description": "With `wait=0`: it is being done."}},
+    )
+    async def delete_sandbox(request: Request, sandbox_id: str, wait: Wait = "1") -> Response:
+        """Delete a sandbox in whatever state. Answers when everything is given back; again for one already deleted."""
+        waiting = wait in ("1", "true")
+        operation = await sandboxes.delete(plane, project_of(request), _sandbox_id(sandbox_id), wait=waiting)
+        return Response(status_code=204) if waiting or operation is None else _accepted(operation)
+
+    @app.get("/v1/sandboxes/{sandbox_id}/events", tags=["sandboxes"])
+    async def list_events(
+        request: Request,
+        sandbox_id: str,
+        after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    ) -> EventList:
+        """List what happened to a sandbox, oldest first; for some days after it was deleted too."""
+        found = await sandboxes.events_of(plane, project_of(request), _sandbox_id(sandbox_id), after, limit)
+        return EventList(events=[EventModel.of(event) for event in found])
+
+    @app.get("/v1/operations/{operation_id}", tags=["operations"])
+    async def get_operation(request: Request, operation_id: str) -> OperationModel:
+        """Show how far an operation is."""
+        if not is_id(operation_id):
+            raise NotFound("There is no such operation.")
+        found = await sandboxes.operation_of(plane, project_of(request), OperationId(operation_id))
+        return OperationModel.of(found)
+
+
+def _created(sandbox: Sandbox) -> Response:
+    content = SandboxModel.of(sandbox).model_dump(mode="json")
+    return JSONResponse(content, 201, {"location": f"/v1/sandboxes/{sandbox.id}"})
+
+
+def _accepted(operation: Operation) -> Response:
+    content = OperationModel.of(operation).model_dump(mode="json")
+    return JSONResponse(content, 202, {"location": f"/v1/operations/{operation.id}"})
+
+
+def _sandbox_id(text: str) -> SandboxId:
+    if not is_id(text):
+        raise NotFound("There is no such sandbox: an id is 20 characters of a-z and 0-9.")
+    return SandboxId(text)
+
+
+def _idempotency_key(request: Request, body: CreateSandbox) -> IdempotencyKey | None:
+    text = request.headers.get("idempotency-key")
+    if text is None:
+        return None
+    if not 0 < len(text) <= _MAX_KEY or not text.isascii() or not text.isprintable():
+        raise InvalidArgument(f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters.")
+    # Two texts of the same request (order of keys, spaces, defaults spelled out) are the same request.
+    asked = body.model_copy(update={"env": _sorted(body.env), "labels": _sorted(body.labels)}).model_dump_json()
+    return IdempotencyKey(text, hashlib.sha256(asked.encode()).hexdigest())
+
+
+def _sorted(mapping: dict[str, str]) -> dict[str, str]:
+    return dict(sorted(mapping.items()))
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name or "\0" in text:
+        raise InvalidArgument("label: write it as name:value.")
+    return name, value
+
+
+def _cursor(sandbox: Sandbox) -> str:
+    return base64.urlsafe_b64encode(f"{sandbox.created_at.isoformat()}|{sandbox.id}".encode()).decode()
+
+
+def _after(cursor: str) -> tuple[datetime.datetime, str]:
+    try:
+        at, _, ident = base64.b64decode(cursor, b"-_", validate=True).decode().partition("|")
+        moment = datetime.datetime.fromisoformat(at)
+    except (ValueError, binascii.Error):
+        moment, ident = datetime.datetime.min, ""  # noqa: DTZ901 - refused below
+    if not is_id(ident) or moment.tzinfo is None:
+        raise InvalidArgument("cursor: take it unchanged from `next_cursor` of the page before.")
+    return moment, ident

@@ -1,0 +1,18 @@
+"""All loops of the controller, as one thing that a process runs."""
+
+import asyncio
+
+from space.control.plane import Plane
+from space.controllers.lagging import forget_deleted, keep_leases, reconcile_lagging
+from space.controllers.watch import watch
+
+
+async def run(plane: Plane) -> None:
+    """Run until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(plane.notices.run())
+        group.create_task(keep_leases(plane))
+        group.create_task(reconcile_lagging(plane))
+        group.create_task(forget_deleted(plane))
+        for link in plane.workers.links:
+            group.create_task(watch(plane, link))
