@@ -129,6 +129,7 @@ async def _job(layout: Layout, wish: BuildTemplate, code_dir: Path, vmm: str, jo
         async with _working(layout, journal):
             parts = await _boot_parts(layout, code_dir, journal, force=wish.force)
             with tempfile.TemporaryDirectory(dir=layout.disk_area, prefix="tmp-build-") as name:
+                Path(name).chmod(0o711)  # as above; what lies in it has an unguessable name or a mode of its own
                 done = await _build(layout, wish, parts, vmm, Path(name), journal)
         journal.end(done)
     except Exception as error:  # noqa: BLE001 - raised by the reader
@@ -139,7 +140,8 @@ async def _job(layout: Layout, wish: BuildTemplate, code_dir: Path, vmm: str, jo
 async def _working(layout: Layout, journal: _Journal) -> AsyncGenerator[None]:
     """Hold the lock on builds, and turn what fails into an error that says what to do."""
     try:
-        files.make_dir(layout.cache_dir, mode=0o700)
+        # apt's download method, another user, passes through here to a folder of its own
+        files.make_dir(layout.cache_dir, mode=0o711)
         async with exclusive(layout.cache_dir / "build.lock", journal.log):
             await asyncio.to_thread(catalog.remove_leftovers, layout)
             yield
@@ -206,6 +208,7 @@ async def _build(
 def _publish(layout: Layout, fresh: Path, digest: TemplateDigest) -> None:
     for path in fresh.iterdir():
         files.sync_file(path)
+    fresh.chmod(0o711)
     files.sync_dir(fresh)
     layout.templates_dir.mkdir(exist_ok=True)
     if (final := catalog.folder(layout, digest)).exists():

@@ -70,7 +70,7 @@ async def obtain(layout: Layout, log: Log, *, force: bool = False) -> Kernel:
 def _read_pin(path: Path) -> dict[str, str] | None:
     try:
         pin: dict[str, str] = json.loads(path.read_text())
-        return pin if Path(pin["deb"]).is_file() else None
+        return pin if (path.parent / "debs" / pin["deb"]).is_file() else None
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
@@ -102,13 +102,17 @@ async def _download(layout: Layout, log: Log, *, force: bool) -> dict[str, str]:
         if force:
             raise
         # the host's lists are missing, or so old that the archive has dropped what they name
-        log(f"apt could not fetch it ({error.stderr.strip().splitlines()[-1:]}); updating its lists.")
+        log(f"apt could not fetch it (status {error.status}); updating its lists.")
         await _update(log)
         return await _fetch(layout, log)
 
 
 async def _update(log: Log) -> None:
-    await stream(log, "apt-get", "update", "--error-on=any", timeout_s=_APT_TIMEOUT_S)
+    try:
+        await stream(log, "apt-get", "update", "-q", timeout_s=_APT_TIMEOUT_S)
+    except CommandError as error:
+        # a source that has nothing to do with ours may be the one that failed; the download will tell
+        log(f"apt-get update was not clean (status {error.status}); going on with the lists there are.")
 
 
 async def _fetch(layout: Layout, log: Log) -> dict[str, str]:
@@ -131,7 +135,7 @@ async def _fetch(layout: Layout, log: Log) -> dict[str, str]:
         if await asyncio.to_thread(_sha256, debs[0]) != digest:
             raise BuildFailed(f"{package} {version} does not have the hash that apt's lists promise; build again.")
         await asyncio.to_thread(shutil.copyfile, debs[0], target)
-    return {"package": package, "version": version, "deb": str(target)}
+    return {"package": package, "version": version, "deb": target.name}
 
 
 async def _resolve() -> str:
@@ -156,9 +160,10 @@ def _field(facts: str, name: str) -> str:
 async def _unpack(layout: Layout, pin: dict[str, str], log: Log) -> Kernel:
     kernels = layout.disk_area / "kernels"
     kernels.mkdir(exist_ok=True)
+    deb = layout.cache_dir / "debs" / pin["deb"]
     with tempfile.TemporaryDirectory(dir=layout.disk_area, prefix="tmp-kernel-") as name:
         tree, fresh = Path(name) / "tree", Path(name) / "kernel"
-        await stream(log, "dpkg-deb", "--extract", pin["deb"], str(tree), timeout_s=60)
+        await stream(log, "dpkg-deb", "--extract", str(deb), str(tree), timeout_s=60)
         image = next(iter((tree / "boot").glob("vmlinuz-*")), None)
         if image is None:
             raise BuildFailed(f"{pin['package']} holds no boot/vmlinuz-*; build again with a newer package.")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from space.host import files
 from space.host.command import run
+from space.host.room import check_room
 from space.image.work import Log, stream
 from space.layout import Layout
 
@@ -44,7 +45,7 @@ printf 'space\\n' > etc/hostname
 printf '127.0.0.1\\tlocalhost\\n127.0.1.1\\tspace\\n::1\\tlocalhost ip6-localhost ip6-loopback\\n' > etc/hosts
 rm -f etc/resolv.conf
 printf 'nameserver 169.254.0.22\\n' > etc/resolv.conf
-printf '/dev/vda / ext4 defaults,noatime 0 1\\n' > etc/fstab
+printf '/dev/vda / ext4 defaults,noatime 0 0\\n' > etc/fstab
 printf 'LANG=C.UTF-8\\n' > etc/default/locale
 : > etc/machine-id
 rm -f var/lib/dbus/machine-id etc/apt/apt.conf.d/99mmdebstrap
@@ -55,8 +56,11 @@ and machine-id for each sandbox."""
 
 _DEBOOTSTRAP_TIMEOUT_S = 1500
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-BUILD_BYTES = 2 * 1024**3
-"""Room a build needs for a moment: the new system, its tar (in the cache) and its image, with a margin."""
+BUILD_BYTES = 1024**3
+"""Room a build takes on the disk area for a moment, with a margin: the system's tree beside its tar or its image."""
+
+_TAR_BYTES = 512 * 1024**2
+"""Room the tar takes in the cache, with a margin."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def recipe_key() -> str:
 async def obtain(layout: Layout, work: Path, log: Log, *, force: bool = False) -> Tarball:
     """Return the tar of the recipe, making it in `work` where the cache has none or with `force`.
 
-    Raises CommandError or OSError. The caller holds the lock on the cache.
+    Raises CommandError, OSError or StorageFull. The caller holds the lock on the cache.
     """
     folder = layout.cache_dir / "rootfs"
     files.make_dir(folder, mode=0o700)
@@ -84,6 +88,8 @@ async def obtain(layout: Layout, work: Path, log: Log, *, force: bool = False) -
     if not force and (digest := _noted(tar, note)) is not None:
         log("Root filesystem of this recipe is there.")
         return Tarball(digest, tar)
+    check_room(work, BUILD_BYTES, "A root filesystem")
+    check_room(folder, _TAR_BYTES, "The archive of a root filesystem")
     fresh = work / "rootfs.tar"
     await _debootstrap(work, fresh, log)
     digest = await asyncio.to_thread(sha256, fresh)
