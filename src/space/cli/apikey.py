@@ -15,22 +15,19 @@ _ENSURE_S = 60
 
 
 async def ensure(layout: Layout, api: DaemonSpec) -> str | None:
-    """Make a key where the one that is kept here does not work; return it, or None where it does.
+    """Make sure that the key kept on this host works; return a new one where there was none, or it did not.
 
     The database's schema is brought up to date on the way. Raises Unavailable where that fails.
     """
     assert api.user is not None
-    present = layout.api_key_file.read_bytes() if layout.api_key_file.exists() else b""
     try:
-        done = await command.run(
-            *drop_privileges(api.user),
-            *api.argv,
-            "--ensure-key",
-            stdin=present,
-            env=api.env,
-            cwd=Path("/"),
-            timeout_s=_ENSURE_S,
-        )
+        present = layout.api_key_file.read_bytes()
+    except FileNotFoundError:
+        present = b""
+    argv = (*drop_privileges(api.user), *api.argv, "--ensure-key")
+    try:
+        # on standard input: an argument could be read by every user of the host
+        done = await command.run(*argv, stdin=present, env=api.env, cwd=Path("/"), timeout_s=_ENSURE_S)
     except CommandError as error:
         raise Unavailable(f"The database could not be prepared: {error.stderr.strip()[-2000:]}") from error
     made = done.stdout.strip()

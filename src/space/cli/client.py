@@ -17,6 +17,9 @@ Json = dict[str, Any]
 
 Params = Mapping[str, str | int | list[str]]
 
+URL_FILE = "url"
+"""In the data folder: where `space up` on this host listens, beside the key."""
+
 _CONNECT_S = 5.0
 _SILENCE_S = 60.0
 """A command's stream says something every 15 s, so this long without a byte means that it is broken."""
@@ -111,9 +114,17 @@ async def ndjson(response: httpx2.Response) -> AsyncGenerator[Json]:
 async def connect(settings: ClientSettings) -> AsyncGenerator[Api]:
     """Return the API that the settings name, with their key or the one kept on this host."""
     headers = {"x-api-key": _key(settings)}
-    url = settings.url.rstrip("/")
+    url = address_of(settings)
     async with httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
         yield Api(http, url)
+
+
+def address_of(settings: ClientSettings) -> str:
+    """Return SPACE_URL where it is given, else where the SPACE of the data folder listens, else the default."""
+    if "url" not in settings.model_fields_set:
+        with contextlib.suppress(OSError):
+            return (settings.data_dir / URL_FILE).read_text().strip()
+    return settings.url.rstrip("/")
 
 
 def _key(settings: ClientSettings) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import httpx2
 
-from space.cli import daemons, folders, instance
+from space.cli import folders, instance
+from space.cli.client import address_of
 from space.cli.finding import Finding, Level, needed, wanted
 from space.cli.supervisor import Record, read_records
 from space.cli.up import check_port
@@ -13,7 +14,7 @@ from space.host import netns
 from space.host.process import start_time
 from space.layout import RUN_ROOT, Layout
 from space.model.errors import SpaceError
-from space.settings import HostSettings
+from space.settings import ClientSettings, HostSettings
 
 
 async def findings(settings: HostSettings, layout: Layout | None) -> list[Finding]:
@@ -71,14 +72,13 @@ def _daemon(record: Record, layout: Layout) -> Finding:
 
 
 async def _readiness(settings: HostSettings) -> Finding:
-    """Ask as a client would, at the address of these settings."""
-    address = daemons.url(settings.host, settings.port)
+    """Ask as a client would."""
+    address = address_of(ClientSettings.model_validate({"data_dir": settings.data_dir}))
     try:
         async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=5) as http:
             answer = await http.get("/readyz")
     except httpx2.TransportError:
-        cure = "It may listen elsewhere: give its port by SPACE_PORT; else see the edge's log."
-        return Finding(Level.HINT, "API", f"no answer at {address}", cure)
+        return Finding(Level.BLOCKER, "API", f"no answer at {address}", "See the logs of edge and api.")
     return needed("API", f"{address}: {answer.status_code}", answer.is_success, f"It says: {answer.text[:300]}")
 
 

@@ -7,6 +7,7 @@ the next supervisor finds and stops those of one that was killed. MicroVMs are n
 
 import asyncio
 import dataclasses
+import json
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ _STEADY_S = 30.0
 _PROBE_S = 0.05
 _TELL_S = 5.0
 _TAIL_BYTES = 4096
+_ALWAYS = ("process", "level", "timestamp")
 
 log = logger()
 
@@ -189,13 +191,24 @@ async def _until_ready(spec: DaemonSpec, watched: Watched, say: Callable[[str], 
             raise Unavailable(_failure(spec, f"is not ready after {spec.start_timeout_s:.0f} s"))
         if now - told > _TELL_S:
             told = now
-            last = (_tail(spec.log_file).splitlines() or [""])[-1]
-            say(f"{spec.name} is starting ({now - began:.0f} s) {last[:160]}")
+            say(f"{spec.name} is starting ({now - began:.0f} s): {_last_word(spec.log_file)}")
         await asyncio.sleep(_PROBE_S)
 
 
 def _failure(spec: DaemonSpec, what: str) -> str:
     return f"{spec.name} {what}. The end of {spec.log_file}:\n{_tail(spec.log_file)}"
+
+
+def _last_word(path: Path) -> str:
+    """Return what a log says last, for a person: an event with its facts, or the line as it is."""
+    line = (_tail(path).splitlines() or ["no word yet"])[-1]
+    try:
+        facts = json.loads(line)
+        event = facts.pop("event")
+    except (ValueError, KeyError, AttributeError):
+        return line[:160]
+    told = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _ALWAYS)
+    return f"{event} {told}"[:160]
 
 
 def _tail(path: Path) -> str:

@@ -15,7 +15,9 @@ import typer
 
 from space import telemetry
 from space.cli import apikey, code, daemons, folders, instance, output
+from space.cli.client import URL_FILE
 from space.cli.supervisor import Supervisor, stop_leftovers
+from space.host.files import write_atomic
 from space.host.tasks import first
 from space.layout import Layout
 from space.model.errors import Conflict, InvalidArgument
@@ -99,9 +101,10 @@ async def _start(
     await supervisor.start(api, group)
     await supervisor.start(daemons.edge_proxy(layout, settings.host, port), group)
     if new_key is not None:
-        output.say(f"the first API key, also in {layout.api_key_file}: {new_key}")
+        output.say(f"a new API key, also kept in {layout.api_key_file}: {new_key}")
     worker = await _worker_info(layout)
     address = daemons.url(settings.host, port)
+    write_atomic(layout.data_dir / URL_FILE, address + "\n", mode=0o644)
     print(f"SPACE is ready at {address} ({_engine(worker)}) key in {layout.api_key_file}", flush=True)
 
 
