@@ -73,22 +73,22 @@ func writeTemp(dir string, body io.Reader, uid, gid int, bits uint32) (path stri
 	if err != nil {
 		return "", err
 	}
-	defer func() {
-		if e := file.Close(); err == nil {
-			err = e
-		}
-		if err != nil {
-			os.Remove(path)
-		}
-	}()
-	if err := copyBody(file, body); err != nil {
+	err = copyBody(file, body)
+	if err == nil {
+		// Owner before mode: a change of owner takes the setuid bit away.
+		err = file.Chown(uid, gid)
+	}
+	if err == nil {
+		err = syscall.Fchmod(int(file.Fd()), bits)
+	}
+	if e := file.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		os.Remove(path)
 		return "", err
 	}
-	// In this order: a change of owner takes the setuid bit away.
-	if err := file.Chown(uid, gid); err != nil {
-		return "", err
-	}
-	return path, syscall.Fchmod(int(file.Fd()), bits)
+	return path, nil
 }
 
 func tempName() string {
