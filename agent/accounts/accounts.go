@@ -17,7 +17,8 @@ import (
 // used as root.
 const Default = "user"
 
-const (
+// Variables for the tests.
+var (
 	passwdPath = "/etc/passwd"
 	groupPath  = "/etc/group"
 )

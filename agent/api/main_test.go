@@ -366,7 +366,9 @@ func (r result) code() int {
 	return *r.exit.Code
 }
 
-func sh(script string) map[string]any { return map[string]any{"args": []string{"/bin/sh", "-c", script}} }
+func sh(script string) map[string]any {
+	return map[string]any{"args": []string{"/bin/sh", "-c", script}}
+}
 
 func with(body map[string]any, more ...any) map[string]any {
 	for i := 0; i < len(more); i += 2 {

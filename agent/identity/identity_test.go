@@ -1,0 +1,95 @@
+package identity
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func facts(id string) Facts {
+	return Facts{SandboxID: id, Hostname: id + "-host", TimeUnixNS: 1, Entropy: make([]byte, 32)}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestNamesAreWritten(t *testing.T) {
+	etc := t.TempDir()
+	id := New(Machine{Etc: etc})
+	os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n127.0.1.1 template\n10.0.0.1 db # 127.0.1.1"), 0o644)
+	os.Symlink("/proc/sys/kernel/hostname", filepath.Join(etc, "hostname"))
+	for _, name := range []string{"a", "b", "b"} {
+		if warnings, err := id.Apply(facts(name)); err != nil || warnings != nil {
+			t.Fatal(warnings, err)
+		}
+		want := "127.0.0.1 localhost\n10.0.0.1 db # 127.0.1.1\n127.0.1.1\t" + name + "-host\n"
+		if got := read(t, etc+"/hosts"); got != want {
+			t.Errorf("%q", got)
+		}
+		if got := read(t, etc+"/hostname"); got != name+"-host\n" {
+			t.Errorf("%q", got)
+		}
+		if got := read(t, etc+"/machine-id"); got != machineID(name)+"\n" || len(got) != 33 {
+			t.Errorf("%q", got)
+		}
+	}
+	if machineID("a") == machineID("b") {
+		t.Error("two sandboxes have one machine id")
+	}
+}
+
+func TestHostsFile(t *testing.T) {
+	for old, want := range map[string]string{
+		"":                         "127.0.0.1\tlocalhost\n127.0.1.1\tme\n",
+		"# 127.0.0.1 localhost\n":  "# 127.0.0.1 localhost\n127.0.0.1\tlocalhost\n127.0.1.1\tme\n",
+		"127.0.0.1 x localhost":    "127.0.0.1 x localhost\n127.0.1.1\tme\n",
+		"127.0.1.1 a\n127.0.1.1 b": "127.0.0.1\tlocalhost\n127.0.1.1\tme\n",
+	} {
+		if got := string(hostsFile([]byte(old), "me")); got != want {
+			t.Errorf("%q: %q", old, got)
+		}
+	}
+}
+
+// A user's own mess in /etc must not keep the sandbox from coming back.
+func TestUnwritableNamesAreReported(t *testing.T) {
+	etc := t.TempDir()
+	os.Mkdir(filepath.Join(etc, "hosts"), 0o755)
+	os.Mkdir(filepath.Join(etc, "hostname"), 0o755)
+	id := New(Machine{Etc: etc})
+	warnings, err := id.Apply(facts("a"))
+	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[0], "hostname") {
+		t.Fatal(warnings, err)
+	}
+	if id.SandboxID() != "a" || read(t, etc+"/machine-id") == "" {
+		t.Error("the rest was not done")
+	}
+	if left, _ := filepath.Glob(etc + "/*.space-new"); left != nil {
+		t.Error(left)
+	}
+}
+
+func TestFileThatIsRightIsNotWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "f")
+	write := func(content string) os.FileInfo {
+		if err := WriteIfChanged(path, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		info, _ := os.Stat(path)
+		return info
+	}
+	first := write("x")
+	if second := write("x"); !os.SameFile(first, second) {
+		t.Error("written again")
+	}
+	if third := write("y"); os.SameFile(first, third) || read(t, path) != "y" {
+		t.Error("not written")
+	}
+}
