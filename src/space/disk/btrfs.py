@@ -1,18 +1,18 @@
 """A btrfs image in a file of the data folder: made whole or not at all, mounted once, grown when asked for more.
 
 Its file is fallocated and stays so. In a sparse image on a full host btrfs turns read-only, and data whose fsync had
-shown no error is gone; hence also `nodiscard`: a discard on a loop device punches holes into its file.
+shown no error is gone. A discard would punch holes into the file, so the mount is `nodiscard` and the loop device
+refuses discards: many hosts run fstrim(8) on every mount once a week.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 from pathlib import Path
 
 from space import telemetry
 from space.host import files, mounts
-from space.host.command import CommandError, run
+from space.host.command import run
 from space.model.errors import Conflict, InvalidArgument
 
 log = telemetry.logger()
@@ -40,8 +40,8 @@ async def ensure(image: Image, size_bytes: int) -> None:
     """
     if not image.path.exists():
         await _make(image, size_bytes)
-    elif image.path.stat().st_size < size_bytes:
-        await asyncio.to_thread(_allocate, image.path, size_bytes)
+    elif (old := image.path.stat()).st_size < size_bytes or old.st_blocks * 512 < old.st_size:
+        await asyncio.to_thread(_allocate, image.path, max(size_bytes, old.st_size))
         log.info("area_grown", image=str(image.path), bytes=size_bytes)
     await _mount(image)
     await _fill(image)
@@ -98,6 +98,7 @@ async def _mount(image: Image) -> None:
     files.make_dir(image.mount_point, mode=0o711)
     await mounts.mount_image(image.path, image.mount_point, fstype="btrfs", options=image.options)
     for device in await mounts.loops_of(image.path):
+        mounts.refuse_discards(device)
         # else every page is cached twice; where the host's file system cannot, the loop device goes on with its cache
         await run("losetup", "--direct-io=on", device, check=False)
 
@@ -113,19 +114,25 @@ async def _fill(image: Image) -> None:
 
 
 async def unmount(image: Image) -> None:
-    """Unmount it and see its loop device gone; fine when it is not mounted. Raises Conflict while it is in use."""
+    """Unmount it and see its loop device gone; fine when it is not mounted. Raises Conflict while it is in use.
+
+    A process in a mount namespace of its own, with a copy of our mounts, keeps the device; that is told in the log. The
+    device then goes with that process, and serves again if the image is mounted before.
+    """
     for _ in range(_UNMOUNT_TRIES):
-        if mounts.mounted_at(image.mount_point) is None and not await mounts.loops_of(image.path):
+        if mounts.mounted_at(image.mount_point) is None:
+            break
+        if (await run("umount", str(image.mount_point), check=False)).status != 0:
+            await asyncio.sleep(_UNMOUNT_POLL_S)
+    else:
+        raise Conflict(
+            f"{image.mount_point} is still in use. End what has files open there (`fuser -vm {image.mount_point}`) and "
+            "run `space down` again."
+        )
+    for _ in range(_UNMOUNT_TRIES):
+        if not (devices := await mounts.loops_of(image.path)):
             return
-        if mounts.mounted_at(image.mount_point) is not None:
-            with contextlib.suppress(CommandError):  # busy; told below if it stays so
-                await run("umount", str(image.mount_point))
-                continue
-        else:
-            for device in await mounts.loops_of(image.path):
-                await run("losetup", "--detach", device, check=False)
+        for device in devices:
+            await run("losetup", "--detach", device, check=False)
         await asyncio.sleep(_UNMOUNT_POLL_S)
-    raise Conflict(
-        f"{image.mount_point} is still in use. End what has files open there (`fuser -vm {image.mount_point}`) and run "
-        "`space down` again."
-    )
+    log.warning("area_device_kept", image=str(image.path), devices=devices)

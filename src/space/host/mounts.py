@@ -52,3 +52,8 @@ async def loops_of(image: Path) -> list[str]:
 async def mount_image(image: Path, at: Path, *, fstype: str, options: str) -> None:
     """Mount a file system image; raises CommandError, with no loop device left behind."""
     await run("mount", "-t", fstype, "-o", f"loop,{options}", str(image), str(at), timeout_s=60)
+
+
+def refuse_discards(device: str) -> None:
+    """Let a loop device refuse discards, which would punch holes into its file (sysfs, queue/discard_max_bytes)."""
+    Path("/sys/block", Path(device).name, "queue", "discard_max_bytes").write_text("0")

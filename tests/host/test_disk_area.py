@@ -1,0 +1,189 @@
+"""The areas of an instance on real loop devices: made once, found again, healed after a kill, given back."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from space.disk import area
+from space.host import mounts
+from space.host.command import run
+from space.layout import Layout
+from space.model.errors import Conflict, InvalidArgument, StorageFull
+
+GIB = 1024**3
+
+
+@pytest.fixture
+async def layout(tmp_path: Path) -> AsyncGenerator[Layout]:
+    found = Layout(tmp_path / "data", f"d{secrets.token_hex(2)[:3]}", 0x7000_0000)
+    yield found
+    await area.release(found)
+    shutil.rmtree(found.data_dir, ignore_errors=True)  # gigabytes, which pytest would keep for three runs
+
+
+def _images(layout: Layout) -> list[Path]:
+    return [layout.data_dir / "disk.img", layout.data_dir / "mem.img"]
+
+
+async def _loops(layout: Layout) -> list[list[str]]:
+    return [await mounts.loops_of(image) for image in _images(layout)]
+
+
+async def _prepare(layout: Layout, memory_gib: int = 1) -> None:
+    await area.prepare(layout, disk_gib=1, memory_gib=memory_gib)
+
+
+async def test_prepared_twice_is_prepared_once(layout: Layout) -> None:
+    await _prepare(layout)
+    (layout.templates_dir / "kept").write_text("here")
+    first = await _loops(layout)
+    await _prepare(layout)
+    assert await _loops(layout) == first
+    assert [len(loops) for loops in first] == [1, 1]
+    assert (layout.templates_dir / "kept").read_text() == "here"
+    assert layout.disk_area.stat().st_dev != layout.memory_area.stat().st_dev
+
+
+async def test_folders_can_be_passed_but_not_listed(layout: Layout) -> None:
+    await _prepare(layout)
+    for folder in (layout.disk_area, layout.disk_area / "vms", layout.templates_dir, layout.memory_area / "vms"):
+        assert folder.stat().st_mode & 0o777 == 0o711
+
+
+async def test_images_are_allocated_and_stay_so(layout: Layout) -> None:
+    await _prepare(layout)
+    filler = layout.disk_area / "filler"
+    filler.write_bytes(os.urandom(64 * 1024**2))
+    await run("sync", "--file-system", str(filler))
+    filler.unlink()
+    await run("btrfs", "filesystem", "sync", str(layout.disk_area))
+    await run("fstrim", str(layout.disk_area), check=False)
+    await area.release(layout)
+    for image in _images(layout):
+        assert image.stat().st_blocks * 512 >= image.stat().st_size
+
+
+async def test_released_leaves_no_loop_and_can_be_prepared_again(layout: Layout) -> None:
+    await _prepare(layout)
+    (layout.disk_area / "kept").write_text("here")
+    await area.release(layout)
+    assert await _loops(layout) == [[], []]
+    assert mounts.mounted_at(layout.disk_area) is None
+    await area.release(layout)
+    await _prepare(layout)
+    assert (layout.disk_area / "kept").read_text() == "here"
+
+
+async def test_release_says_what_is_in_use(layout: Layout) -> None:
+    await _prepare(layout)
+    with (layout.disk_area / "open").open("w"), pytest.raises(Conflict, match="still in use"):
+        await area.release(layout)
+
+
+async def test_an_area_grows_but_never_shrinks(layout: Layout) -> None:
+    await _prepare(layout, memory_gib=1)
+    await _prepare(layout, memory_gib=2)
+    grown = os.statvfs(layout.memory_area)
+    assert grown.f_blocks * grown.f_frsize == area.memory_image_bytes(2)
+    await _prepare(layout, memory_gib=1)
+    assert (layout.data_dir / "mem.img").stat().st_size == area.memory_image_bytes(2)
+
+
+async def test_what_does_not_fit_is_refused_and_leaves_nothing(layout: Layout) -> None:
+    with pytest.raises(InvalidArgument, match="SPACE_DISK_GIB"):
+        await area.prepare(layout, disk_gib=1_000_000, memory_gib=1)
+    with pytest.raises(StorageFull, match="SPACE_MEMORY_GIB"):
+        await area.prepare(layout, disk_gib=None, memory_gib=1_000_000)
+    assert list(layout.data_dir.iterdir()) == []
+
+
+async def test_another_instances_image_is_refused(layout: Layout) -> None:
+    await _prepare(layout)
+    await area.release(layout)
+    with pytest.raises(InvalidArgument, match="belongs to another instance"):
+        await _prepare(Layout(layout.data_dir, "othr", layout.uid_base))
+    assert await _loops(layout) == [[], []]
+
+
+async def test_something_else_mounted_there_is_refused(layout: Layout) -> None:
+    await _prepare(layout)
+    await area.release(layout)
+    await run("mount", "-t", "tmpfs", "none", str(layout.disk_area))
+    try:
+        with pytest.raises(InvalidArgument, match="Unmount it"):
+            await _prepare(layout)
+    finally:
+        await run("umount", str(layout.disk_area))
+
+
+async def test_a_loop_device_that_is_attached_already_is_used(layout: Layout) -> None:
+    await _prepare(layout)
+    await area.release(layout)
+    for image in _images(layout):
+        await run("losetup", "--find", str(image))
+    before = await _loops(layout)
+    await _prepare(layout)
+    assert await _loops(layout) == before
+
+
+_PHASES: dict[str, Callable[[Layout], bool]] = {
+    "allocating": lambda layout: (layout.data_dir / "disk.img.new").exists(),
+    "image made": lambda layout: (layout.data_dir / "disk.img").exists(),
+    "disk mounted": lambda layout: mounts.mounted_at(layout.disk_area) is not None,
+    "memory allocating": lambda layout: (layout.data_dir / "mem.img.new").exists(),
+    "memory mounted": lambda layout: mounts.mounted_at(layout.memory_area) is not None,
+}
+
+
+@pytest.mark.parametrize("phase", _PHASES)
+async def test_killed_while_preparing_it_is_made_whole_later(layout: Layout, phase: str) -> None:
+    code = (
+        "import asyncio; from pathlib import Path; from space.disk import area; from space.layout import Layout; "
+        f"asyncio.run(area.prepare(Layout(Path({str(layout.data_dir)!r}), {layout.instance!r}, {layout.uid_base}), "
+        "disk_gib=1, memory_gib=1))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    async with asyncio.timeout(20):
+        while not _PHASES[phase](layout) and process.poll() is None:
+            await asyncio.sleep(0)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    await _prepare(layout)
+    assert [len(loops) for loops in await _loops(layout)] == [1, 1]
+    assert not list(layout.data_dir.glob("*.new"))
+    await area.release(layout)
+    assert await _loops(layout) == [[], []]
+
+
+@pytest.fixture
+async def btrfs_dir(tmp_path: Path) -> AsyncGenerator[Path]:
+    image, at = tmp_path / "host.img", tmp_path / "host"
+    image.touch()
+    os.truncate(image, 4 * GIB)
+    at.mkdir()
+    await run("mkfs.btrfs", "--quiet", str(image))
+    await mounts.mount_image(image, at, fstype="btrfs", options="noatime")
+    yield at
+    await run("umount", str(at))
+    image.unlink()
+
+
+async def test_on_btrfs_disks_need_no_image(btrfs_dir: Path) -> None:
+    layout = Layout(btrfs_dir / "data", "btrf", 0x7000_0000)
+    await area.prepare(layout, disk_gib=None, memory_gib=1)
+    try:
+        assert mounts.mounted_at(layout.disk_area) is None
+        assert not (layout.data_dir / "disk.img").exists()
+        assert mounts.mounted_at(layout.memory_area) is not None
+        flags = (await run("lsattr", str(layout.data_dir / "mem.img"))).stdout.split()[0]
+        assert "C" in flags
+    finally:
+        await area.release(layout)
