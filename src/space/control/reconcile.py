@@ -121,7 +121,8 @@ async def _fail(plane: Plane, sandbox: Sandbox, error: SpaceError) -> None:
 async def _delete(plane: Plane, sandbox: Sandbox) -> None:
     if sandbox.state is not State.DELETING:
         async with plane.db.transaction() as tx:
-            sandbox = await sandboxes.move(tx, sandbox, Event.DELETE_ASKED, reason=sandbox.reason)
+            why = sandbox.reason if sandbox.state is State.CREATING else None  # an abandoned create has one
+            sandbox = await sandboxes.move(tx, sandbox, Event.DELETE_ASKED, reason=why)
             overtaken = Conflict(f"Sandbox {sandbox.id} was deleted while it was starting.")
             await operations.fail(tx, sandbox.id, OperationKind.CREATE, overtaken)
     if sandbox.worker is not None:

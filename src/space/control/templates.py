@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 from space.control.plane import Plane
 from space.model.errors import Conflict, InvalidArgument, NotFound
-from space.model.ids import ProjectId, is_template_name
+from space.model.ids import ProjectId, is_digest, is_template_name
 from space.model.template import Template
 from space.store import templates
 from space.telemetry import logger
@@ -36,7 +36,8 @@ async def build(
 
 async def find(plane: Plane, project: ProjectId, name_or_digest: str) -> Template:
     """Return the project's template with this name or digest; raises NotFound."""
-    found = await templates.find(plane.db, project, name_or_digest)
+    known = is_template_name(name_or_digest) or is_digest(name_or_digest)
+    found = await templates.find(plane.db, project, name_or_digest) if known else None
     if found is None:
         raise NotFound(
             f"There is no template {name_or_digest[:80]!r}. `space template ls` shows what there is, "

@@ -1,0 +1,68 @@
+"""Rows for tests, written through the store."""
+
+import datetime
+from collections.abc import Mapping
+
+from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId, new_id
+from space.model.lifecycle import Event, State
+from space.model.sandbox import Sandbox, SandboxSpec
+from space.model.template import Template
+from space.store import sandboxes, templates
+from space.store.db import Database
+
+DIGEST = TemplateDigest("sha256:" + "a" * 64)
+_PATHS: dict[State, tuple[Event, ...]] = {
+    State.CREATING: (),
+    State.RUNNING: (Event.STARTED,),
+    State.PAUSED: (Event.STARTED, Event.PAUSED),
+    State.FAILED: (Event.STARTED, Event.FAILED),
+    State.DELETING: (Event.DELETE_ASKED,),
+    State.DELETED: (Event.DELETE_ASKED, Event.DELETED),
+}
+
+
+async def insert_template(db: Database, project: ProjectId, name: str = "base") -> Template:
+    """Record a template as if a worker had built it."""
+    template = Template(
+        digest=DIGEST,
+        name=name,
+        disk_mib=10240,
+        used_bytes=1 << 30,
+        kernel_release="6.1",
+        agent_version="1",
+        vmm="qemu 7.2 tcg",
+        built_at=datetime.datetime.now(datetime.UTC),
+        build_s=1.5,
+    )
+    async with db.transaction() as tx:
+        await templates.record(tx, project, template)
+    return template
+
+
+async def insert_sandbox(
+    db: Database,
+    project: ProjectId,
+    *,
+    state: State = State.CREATING,
+    reason: str | None = None,
+    worker: str | None = None,
+    env: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Sandbox:
+    """Record a sandbox and lead it to `state`; nobody holds its lease."""
+    spec = SandboxSpec(
+        template=DIGEST,
+        template_name="base",
+        vcpus=1,
+        memory_mib=512,
+        env=env or {},
+        labels=labels or {},
+        agent_token="t0ken",
+    )
+    async with db.transaction() as tx:
+        placed = None if worker is None else WorkerId(worker)
+        made = await sandboxes.insert(tx, SandboxId(new_id()), project, spec, placed, None)
+        assert made is not None, "insert a template first"
+        for event in _PATHS[state]:
+            made = await sandboxes.move(tx, made, event, reason=reason)
+    return made
