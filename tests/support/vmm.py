@@ -25,6 +25,7 @@ from space.host import command, files, netns
 from space.image import build, catalog
 from space.layout import Layout
 from space.model.ids import SandboxId, TemplateDigest, new_id
+from space.net.slot import TAP_MAC
 from space.vmm.driver import BootSpec, Driver, Vm
 from space.wire.agent import AgentInit
 from space.wire.worker import BuildDone, BuildTemplate
@@ -70,7 +71,7 @@ async def guest_netns() -> AsyncGenerator[Path]:
         script = (
             "tuntap add dev tap0 mode tap vnet_hdr\n"
             "address add 169.254.0.22/30 dev tap0\n"
-            "link set tap0 up\n"
+            f"link set tap0 address {TAP_MAC} up\n"
             "neighbour replace 169.254.0.21 lladdr 06:00:ac:10:00:02 dev tap0 nud permanent\n"
         )
         await command.run("ip", "-n", name, "-batch", "-", stdin=script.encode())

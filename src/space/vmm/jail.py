@@ -76,10 +76,14 @@ def argv(
         "--as-pid-1", "--clearenv", "--info-fd", str(info_fd), "--block-fd", str(block_fd),
         "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
     )  # fmt: skip
-    files = [word for path in jail.program_files for word in ("--ro-bind", str(path), str(path))]
-    files += [word for source, path in jail.read_only for word in ("--ro-bind", str(source), path)]
-    files += [word for source, path in jail.writable for word in ("--bind", str(source), path)]
-    files += [word for source, path in jail.devices for word in ("--dev-bind", str(source), path)]
+    binds = [("--ro-bind", path, str(path)) for path in jail.program_files]
+    binds += [("--ro-bind", source, path) for source, path in jail.read_only]
+    binds += [("--bind", source, path) for source, path in jail.writable]
+    binds += [("--dev-bind", source, path) for source, path in jail.devices]
+    # named, because bwrap makes the folders that it needs and nobody named 0700: root's, in the second form
+    folders = {folder for _, _, path in binds for folder in Path(path).parents} - {Path("/")}
+    files = [word for folder in sorted(folders) for word in ("--dir", str(folder))]
+    files += [word for flag, source, path in binds for word in (flag, str(source), path)]
     closed = ("--remount-ro", "/", "--chdir", "/")
     if in_user_namespace:
         userns = ("--unshare-user", "--disable-userns", "--cap-drop", "ALL")
