@@ -70,6 +70,20 @@ async def test_only_the_ingress_uid_reaches_the_agent_and_only_its_public_port(
         assert await _dial_from(gateway, address, AGENT_PORT, uid) != "open"
 
 
+async def test_a_slot_lets_the_public_port_in_by_itself(guests: tuple[Layout, Guest, Guest]) -> None:
+    """Even if the gateway namespace let everything out, a slot passes on nothing but the agent's public port."""
+    layout, one, _ = guests
+    gateway = netns.path(layout.gateway_netns)
+    await nft.load(gateway, "insert rule inet space_gw outgoing accept")
+    try:
+        assert await _dial_from(layout.gateway_netns, one.slot.address, AGENT_PORT) == "open"
+        for port in (AGENT_INTERNAL_PORT, PREVIEW_PORT, 22):
+            assert await _dial_from(layout.gateway_netns, one.slot.address, port) != "open"
+    finally:
+        await gateway_ns.ensure(layout)
+    assert await _dial_from(layout.gateway_netns, one.slot.address, AGENT_PORT) != "open"
+
+
 async def test_the_worker_reaches_the_internal_port_from_inside_the_slot(guests: tuple[Layout, Guest, Guest]) -> None:
     _, one, _ = guests
     with netns.tcp_socket(netns.path(one.slot.netns)) as connection:
@@ -211,7 +225,7 @@ async def test_cancelled_while_being_made_leaves_nothing(gateway_only: Layout) -
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await slot.make(layout, 5)
-                await slot.destroy(layout, 5)
+            await slot.destroy(layout, 5)  # it was made in time
         assert slot.existing(layout) == set()
         links = (await command.run("ip", "-n", layout.gateway_netns, "-brief", "link")).stdout
         assert "sl5" not in links

@@ -230,6 +230,56 @@ async def test_errors_of_the_proxies_are_problems(world: World) -> None:
     assert _problem(await world.edge.get("/v1/sandboxes", headers=wide)) == (431, "headers_too_large")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"junk\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: a\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+    ids=["nothing", "junk", "many", "lengths", "both"],
+)  # fmt: skip
+async def test_an_agent_that_speaks_no_http_is_unreachable_too(world: World, answer: bytes) -> None:
+    stat = world.path(world.one, "/files/stat")
+    response = await world.edge.get(f"{stat}?{answer.hex()}")
+    assert _problem(response) == (503, "sandbox_unreachable")
+    assert (await world.edge.get(world.path(world.one, "/files"))).status_code == 200
+
+
+async def test_an_upgrade_that_nobody_asked_for_opens_no_tunnel(world: World) -> None:
+    said = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nMORE"
+    url, base = world.edge.base_url, f"/v1/sandboxes/{world.one.sandbox}/files"
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    for target, last in ((f"{base}/stat?{said.hex()}", ""), (f"{base}?path=next", "Connection: close\r\n")):
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nx-api-key: {KEY}\r\n{last}\r\n".encode())
+    async with asyncio.timeout(5):
+        answers = await reader.read()
+    writer.close()
+    assert b"MORE" not in answers
+    assert b'"file": "next"' in answers
+
+
+async def test_a_client_whose_network_is_gone_is_noticed(world: World) -> None:
+    path = world.path(world.one, "/commands")
+    async with world.edge.stream("POST", path, content=b"0") as response:
+        assert response.status_code == 200
+        sockets = (await command.run("ss", "-tnoH", f"( sport = :{world.edge.base_url.port} )")).stdout
+    assert "keepalive" in sockets
+
+
+async def test_headers_of_a_guest_do_not_act_on_the_apis_origin(world: World) -> None:
+    said = (
+        b"HTTP/1.1 200 OK\r\nset-cookie: session=x\r\nclear-site-data: *\r\nserver: evil\r\nalt-svc: h3=:1\r\n"
+        b"content-security-policy: default-src *\r\nx: a\rset-cookie: b\r\ncontent-type: text/html\r\ncontent-length: 1\r\n\r\na"
+    )
+    response = await world.edge.get(world.path(world.one, "/files/stat") + "?" + said.hex())
+    assert set(response.headers) == {
+        "x", "content-type", "content-length", "date", "x-content-type-options", "content-security-policy",
+    }  # fmt: skip
+    assert response.headers["content-security-policy"] == "sandbox; default-src 'none'"
+
+
 async def test_an_upload_passes_in_bounded_memory(world: World) -> None:
     size, chunk = 64 * 1024 * 1024, bytes(1024 * 1024)
 

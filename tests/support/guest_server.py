@@ -1,7 +1,7 @@
 """An HTTP server that stands where a guest's agent is, in tests of the way to it. Run as a script inside its namespace.
 
-It says what it was sent (`/files`), counts a body (`PUT /files`), streams lines (`POST /commands`) and answers on every
-port given, so that a test can tell "refused on the way" from "nobody listens".
+It says what it was sent (`/files`), answers with raw bytes (`/files/stat`), counts a body (`PUT /files`), streams lines
+(`POST /commands`) and answers on every port given, so that a test can tell "refused on the way" from "nobody listens".
 """
 
 import http.server
@@ -30,9 +30,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        """Tell the request as it arrived."""
+        """Tell the request as it arrived, or say what the query tells to."""
         headers = [[name.lower(), value] for name, value in self.headers.items()]
         query = urllib.parse.urlsplit(self.path).query
+        if self.path.startswith("/files/stat"):
+            self.wfile.write(bytes.fromhex(query))
+            self.close_connection = True
+            return
         self._answer({
             "guest": self.guest, "path": self.path, "headers": headers, "peer": self.client_address[0],
             "file": urllib.parse.parse_qs(query).get("path", [""])[0],

@@ -30,6 +30,19 @@ _GUEST_ANSWERS = (
 )  # fmt: skip
 """Headers of a guest's answer that would act on the API's whole origin in a browser, or on a proxy in front of us."""
 
+_SOL_SOCKET, _SO_KEEPALIVE = 1, 9
+_IPPROTO_TCP, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT = 6, 4, 5, 6
+_KEEPALIVE = [
+    {"level": level, "name": name, "int_value": value, "state": "STATE_LISTENING"}
+    for level, name, value in (
+        (_SOL_SOCKET, _SO_KEEPALIVE, 1),
+        (_IPPROTO_TCP, _TCP_KEEPIDLE, 60),
+        (_IPPROTO_TCP, _TCP_KEEPINTVL, 20),
+        (_IPPROTO_TCP, _TCP_KEEPCNT, 3),
+    )
+]
+"""A client whose network is gone is noticed after two minutes; no idle limit does it, since streams may be silent."""
+
 
 def _overwrite(name: str, value: str) -> Node:
     return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
@@ -86,7 +99,7 @@ _ROUTES: tuple[Node, ...] = (
 _ANSWERS = (
     parts.answer(
         "response.code_details == 'ext_authz_error'", 503, "unavailable", "Temporarily unavailable",
-        "The API does not answer; it may be restarting. Try again.", 1,
+        "The API cannot decide about this request just now; it may be restarting. Try again.", 1,
     ),
     parts.answer(
         "xds.cluster_name == 'node'", 503, "sandbox_unreachable", "Sandbox does not answer",
@@ -135,5 +148,6 @@ def config(layout: Layout, host: str, port: int) -> str:
         delayed_close="0.1s",
     )
     address: Node = {"socket_address": {"address": host, "port_value": port}}
+    front = parts.listener("edge", address, manager) | {"socket_options": _KEEPALIVE}
     clusters = [parts.pipe_cluster("node", layout.ingress_sock), parts.pipe_cluster("api", layout.api_sock)]
-    return parts.document([parts.listener("edge", address, manager)], clusters, _HEAP_MIB)
+    return parts.document([front], clusters, _HEAP_MIB)
