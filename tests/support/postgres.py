@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import string
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -79,13 +80,14 @@ async def started() -> AsyncIterator[Server]:
     layout = new_layout()
     make_run_dir(layout)
     try:
-        await embedded.prepare(layout)
-        argv = (*embedded.argv(layout), "-c", "fsync=off", "-c", "max_connections=100")
+        code_root = await readable_code(layout)
+        await embedded.prepare(layout, code_root)
+        argv = (*embedded.argv(layout, code_root), "-c", "fsync=off", "-c", "max_connections=100")
         server = daemon.spawn(argv, log=layout.data_dir / "postgres.log", user=embedded.user())
         try:
             async with connected(embedded.dsn(layout), connections=2) as admin:
                 await admin.wait_ready(30)
-                await allow_databases(layout)
+                await allow_databases(layout, code_root)
                 await admin.execute(f"CREATE DATABASE {TEMPLATE}")
                 prepared = Server(layout, admin)
                 async with connected(prepared.url(TEMPLATE), connections=1) as db:
@@ -95,15 +97,34 @@ async def started() -> AsyncIterator[Server]:
             await embedded.stop(layout)
             server.release()
     finally:
+        await hide_code(layout)
         shutil.rmtree(layout.data_dir)
         shutil.rmtree(layout.run_dir)
 
 
-async def allow_databases(layout: Layout) -> None:
+async def readable_code(layout: Layout) -> Path | None:
+    """Return None where the system user can read our virtual environment, else a mount of it where it can."""
+    nobody = daemon.drop_privileges(daemon.User(layout.api_uid, layout.api_uid))
+    if (await command.run(*nobody, str(embedded.binary("postgres")), "--version", check=False)).status == 0:
+        return None
+    root = layout.run_dir / "venv"
+    files.make_dir(root, mode=0o755)
+    await command.run("mount", "--bind", sys.prefix, str(root))
+    return root
+
+
+async def hide_code(layout: Layout) -> None:
+    """Take that mount away."""
+    root = layout.run_dir / "venv"
+    if root.is_mount():
+        await command.run("umount", "--lazy", str(root))
+
+
+async def allow_databases(layout: Layout, code_root: Path | None) -> None:
     """Let the role make databases; in the product it owns one and makes none."""
     await command.run(
         *daemon.drop_privileges(embedded.user()),
-        str(embedded.binary("psql")), "-h", str(layout.postgres_run_dir), "-U", embedded.SYSTEM_USER, "-d", "postgres",
-        "-v", "ON_ERROR_STOP=1", "-c", f"ALTER ROLE {embedded.ROLE} CREATEDB",
+        str(embedded.binary("psql", code_root)), "-h", str(layout.postgres_run_dir),
+        "-U", embedded.SYSTEM_USER, "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-c", f"ALTER ROLE {embedded.ROLE} CREATEDB",
         cwd=Path("/"),
     )  # fmt: skip

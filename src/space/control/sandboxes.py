@@ -68,6 +68,7 @@ async def create(
     done = await _finished(plane, operation, _WAIT_S if lag is None else _WAIT_UNAVAILABLE_S)
     if done.status is OperationStatus.RUNNING and lag is not None:
         if await abandon(plane, sandbox.id, lag, min_age_s=0):
+            await reconcile(plane, sandbox.id)
             raise lag
         done = await _finished(plane, operation, _WAIT_S)
     return await _result(plane, done)
