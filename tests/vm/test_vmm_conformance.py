@@ -15,7 +15,7 @@ from tests.support.vmm import CODE_DIR, LAYOUT, Bench, Machine, machine
 
 from space.host import cgroup, command, files, process
 from space.host.process import ProcessRef
-from space.vmm.driver import Driver, VmmError, VmStatus
+from space.vmm.driver import Driver, Vm, VmmError, VmStatus
 
 
 async def within(seconds: float, fact: Callable[[], Awaitable[bool]]) -> None:
@@ -120,8 +120,7 @@ async def test_a_vm_outlives_its_parent_and_is_adopted(driver: Driver, vm_new: M
     vm, parent = await _boot_elsewhere(driver, vm_new)
     parent.kill()
     await parent.wait()
-    vm_new.vm = await driver.adopt(vm_new.folder, vm)
-    adopted = vm_new.running
+    adopted = await _adopted(driver, vm_new, vm)
     assert adopted.status is VmStatus.RUNNING
     await vm_new.initialise()
     await adopted.pause()
@@ -129,8 +128,7 @@ async def test_a_vm_outlives_its_parent_and_is_adopted(driver: Driver, vm_new: M
     await adopted.resume()
     assert await vm_new.health() == 200
     adopted.release()
-    again = vm_new.vm = await driver.adopt(vm_new.folder, vm)
-    assert again is not None
+    again = await _adopted(driver, vm_new, vm)
     await again.kill()
     assert (await again.wait()).status is None
     assert await driver.adopt(vm_new.folder, vm) is None
@@ -152,12 +150,16 @@ async def test_a_reset_that_nobody_saw_is_told_after_adoption(driver: Driver, vm
         return False
 
     await within(20, silent)
-    vm_new.vm = await driver.adopt(vm_new.folder, ref)
-    assert vm_new.vm is not None
+    vm = await _adopted(driver, vm_new, ref)
     async with asyncio.timeout(10):
-        ended = await vm_new.vm.wait()
+        ended = await vm.wait()
     assert ended.reason == "the guest powered off or reset itself"
-    assert "last words" in await vm_new.vm.console()
+    assert "last words" in await vm.console()
+
+
+async def _adopted(driver: Driver, made: Machine, ref: ProcessRef) -> Vm:
+    made.vm = await driver.adopt(made.folder, ref)
+    return made.running
 
 
 async def _boot_elsewhere(driver: Driver, made: Machine) -> tuple[ProcessRef, asyncio.subprocess.Process]:
@@ -205,6 +207,9 @@ async def test_a_full_disk_stops_the_vm_until_there_is_room(driver: Driver, benc
                 "cd /root; dd if=/dev/urandom of=fill bs=1M count=64 conv=fsync; sha256sum fill > sum; sync"
             )
             await becomes(VmStatus.DISK_FULL, made, 60)
+            vm.release()
+            vm = made.vm = await _adopted(driver, made, vm.ref)
+            assert vm.status is VmStatus.DISK_FULL
             ballast.unlink()
             await vm.resume()
             await becomes(VmStatus.RUNNING, made)

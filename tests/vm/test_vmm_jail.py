@@ -40,7 +40,7 @@ def test_every_thread_has_no_privilege_and_a_filter(jailed: Machine) -> None:
         assert facts["Uid"].split() == [uid] * 4
         assert facts["Gid"].split() == [uid] * 4
         assert facts["Groups"].strip() in {"", "65534"}
-        assert {facts[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+        assert {facts[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
         assert facts["NoNewPrivs"] == "1"
         assert facts["Seccomp"] == "2"
 

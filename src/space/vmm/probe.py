@@ -70,7 +70,7 @@ async def kvm_verdict(layout: Layout, kernel: Path, initrd: Path) -> Verdict:
     known = _read(record, key)
     if known is not None:
         return known
-    verdict = await _boot(layout, kernel, initrd)
+    verdict = await boot_verdict(layout, "kvm", kernel, initrd)
     for folder in (layout.run_dir.parent, layout.run_dir):
         files.make_dir(folder, mode=0o711)
     files.write_atomic(record, json.dumps(key | dataclasses.asdict(verdict)))
@@ -87,8 +87,9 @@ def _read(record: Path, key: dict[str, str]) -> Verdict | None:
         return None
 
 
-async def _boot(layout: Layout, kernel: Path, initrd: Path) -> Verdict:
-    driver = await open_driver(layout.instance, layout.vm_uid(0), "kvm", console_level=VERBOSE)
+async def boot_verdict(layout: Layout, accelerator: str, kernel: Path, initrd: Path) -> Verdict:
+    """Boot a guest without disk and network worth the name, and tell whether its kernel spoke within 3 s."""
+    driver = await open_driver(layout.instance, layout.vm_uid(0), accelerator, console_level=VERBOSE)
     folder = layout.disk_area / "kvm-probe"  # not below /run, where device nodes may be dead
     shutil.rmtree(folder, ignore_errors=True)
     files.make_dir(folder, mode=0o711)
