@@ -115,6 +115,7 @@ func TestReadWhatIsNoPlainFile(t *testing.T) {
 func TestPaths(t *testing.T) {
 	a := newAgent(t)
 	home := filepath.Join(os.Getenv(inside), "home")
+	must(os.RemoveAll(home + "/notes"))
 	if r := a.do("PUT", "/files?path=notes/a.txt", "hi"); r.status != 201 || r.object()["path"] != home+"/notes/a.txt" {
 		t.Fatal(r)
 	}

@@ -107,7 +107,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 
 func TestOnlyTheLivingAreSignalled(t *testing.T) {
 	p := start(t, "sleep 100")
-	if err := p.WhileAlive(func() error { return syscall.Kill(p.Pid, syscall.SIGTERM) }); err != nil {
+	if err := p.WhileAlive(func() error { return syscall.Kill(-p.Pid, syscall.SIGTERM) }); err != nil {
 		t.Fatal(err)
 	}
 	<-p.Done()
