@@ -39,7 +39,7 @@ async def converge(plane: Plane, sandbox: Sandbox) -> SpaceError | None:
     """Do what is due for a sandbox whose lease this process holds, and give the lease back. Returns as `reconcile`."""
     plane.held[sandbox.id] = sandbox.epoch
     try:
-        if sandbox.spec.desired is Desired.DELETED:
+        if sandbox.spec.desired is Desired.DELETED or sandbox.state is State.DELETING:
             await _delete(plane, sandbox)
         elif sandbox.state is State.CREATING:
             await _start(plane, sandbox)

@@ -1,0 +1,167 @@
+"""The edge's question: where a request may go, and that a change is believed at once."""
+
+import asyncio
+import contextlib
+
+import pytest
+from tests.support.control_plane import Api
+from tests.support.rows import insert_sandbox, insert_template
+
+from space.api.authz import decide
+from space.control import keys
+from space.model.errors import BadRequest, NotFound, SpaceError, Unauthorized
+from space.model.ids import new_id
+from space.model.lifecycle import Event, State
+from space.store import projects, sandboxes
+
+
+async def asked(api: Api, path: str, key: str | None = None) -> dict[str, str]:
+    """Return the headers of the decision for a client's path."""
+    headers = {b"x-api-key": (key or api.key).encode()}
+    return {name.decode(): value.decode() for name, value in await decide(api.access, path.encode(), headers)}
+
+
+async def refused(api: Api, path: str, key: str | None = None) -> SpaceError:
+    """Return the error that a client's path gets."""
+    with pytest.raises(SpaceError) as caught:
+        await asked(api, path, key)
+    return caught.value
+
+
+async def test_requests_for_a_running_sandbox_go_to_its_node(api: Api) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    to_node = {"x-space-to": "node", "x-space-sandbox": made.id, "x-access-token": "t0ken"}
+    for rest in ("commands", "files", "commands/c1/output", "files/list"):
+        assert await asked(api, f"/v1/sandboxes/{made.id}/{rest}") == to_node
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE"])
+async def test_over_http_with_any_method_and_a_query(api: Api, method: str) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    path = f"/internal/authz/v1/sandboxes/{made.id}/files?path=%2Fetc%2F..%2Fpasswd"
+    answer = await api.http.request(method, path)
+    assert (answer.status_code, answer.headers["x-space-to"], answer.content) == (200, "node", b"")
+    async with api.anonymous() as http:
+        answer = await http.request(method, path)
+    assert (answer.status_code, answer.headers["content-type"]) == (401, "application/problem+json")
+    assert "x-space-to" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "status", "code", "says"),
+    [
+        (State.CREATING, None, 409, "sandbox_starting", "still starting"),
+        (State.PAUSED, "disk_full", 409, "sandbox_paused", "disk_full"),
+        (State.FAILED, "The VMM was killed.", 409, "sandbox_failed", "The VMM was killed."),
+        (State.DELETING, None, 404, "not_found", "deleted"),
+        (State.DELETED, None, 404, "not_found", "deleted"),
+    ],
+)
+async def test_a_sandbox_in_another_state_is_refused_with_why(
+    api: Api, state: State, reason: str | None, status: int, code: str, says: str
+) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=state, reason=reason)
+    answer = await api.http.post(f"/internal/authz/v1/sandboxes/{made.id}/commands")
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert says in answer.json()["detail"]
+    assert ("retry-after" in answer.headers) == (state is State.CREATING)
+
+
+async def test_a_delete_that_is_asked_for_closes_the_way(api: Api) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    await sandboxes.ask_delete(api.plane.db, made.id)
+    assert (await refused(api, f"/v1/sandboxes/{made.id}/commands")).status == 404
+
+
+async def test_who_may_not(api: Api) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    path = f"/v1/sandboxes/{made.id}/commands"
+    _, others = await keys.create(api.plane.db, await projects.ensure(api.plane.db, "other"), "other")
+    assert type(await refused(api, path, others)) is NotFound
+    assert type(await refused(api, path, "e2b_" + "0" * 40)) is Unauthorized
+    assert type(await refused(api, f"/v1/sandboxes/{new_id()}/commands")) is NotFound
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/sandboxes/{}/commands/../health",
+        "/v1/sandboxes/{}/commands/%2e%2e/health",
+        "/v1/sandboxes/{}/files%2f..%2fhealth/../commands/x",
+        "/v1/sandboxes/{}/files//health",
+        "/v1/sandboxes/{}/files/.hidden",
+        "/v1/sandboxes/{}/files/a\\b",
+        "/v1/sandboxes/{}/files/%00",
+    ],
+)
+async def test_no_odd_path_reaches_a_sandbox(api: Api, path: str) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    with contextlib.suppress(BadRequest):
+        assert await asked(api, path.format(made.id)) == {}, "passes only as a request for the api itself"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/v1/sandboxes", "/v1/sandboxes/{}", "/v1/sandboxes/{}/events", "/v1/sandboxes/{}/commandsx",
+        "/v1/sandboxes/{}/xfiles", "/x/v1/sandboxes/{}/files", "/v1/templates", "/healthz", "/v1/sandboxes/{}/../x",
+    ],
+)  # fmt: skip
+async def test_every_other_path_is_the_apis_own(api: Api, path: str) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    assert await asked(api, path.format(made.id), key="none") == {}
+
+
+@pytest.mark.parametrize("path", ["/internal", "/internal/authz/v1/keys", "/internal/authz/internal/authz/"])
+async def test_clients_cannot_ask_the_edges_questions(refusing_api: Api, path: str) -> None:
+    assert (await refusing_api.http.get(f"/internal/authz{path}")).status_code == 404
+
+
+async def test_a_change_is_believed_at_once_with_notices_and_soon_without(api: Api) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    path = f"/v1/sandboxes/{made.id}/commands"
+
+    async def fail() -> None:
+        async with api.plane.db.transaction() as tx:
+            await sandboxes.move(tx, made, Event.FAILED, reason="killed")
+
+    assert await asked(api, path)
+    await fail()
+    assert await asked(api, path), "from memory: nobody has told"
+    async with asyncio.timeout(10):
+        while (await api.http.get(f"/internal/authz{path}")).status_code != 409:
+            await asyncio.sleep(0.05)
+
+
+async def test_notices_drop_what_is_remembered(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("space.api.recent.MAX_AGE_S", 3600)
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    path = f"/internal/authz/v1/sandboxes/{made.id}/commands"
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(api.plane.notices.run())
+        key, text = await keys.create(api.plane.db, api.project, "second")
+        async with api.anonymous({"x-api-key": text}) as second, asyncio.timeout(10):
+            assert (await second.get(path)).status_code == 200
+            async with api.plane.db.transaction() as tx:
+                await sandboxes.move(tx, made, Event.PAUSED, reason="disk_full")
+            while (await second.get(path)).status_code != 409:
+                await asyncio.sleep(0.02)
+            await keys.revoke(api.plane.db, api.project, key.id)
+            while (await second.get(path)).status_code != 401:
+                await asyncio.sleep(0.02)
+        listening.cancel()
+
+
+async def test_without_the_database_the_answer_is_no(api: Api) -> None:
+    api.plane.db._pool.terminate()
+    answer = await api.http.get(f"/internal/authz/v1/sandboxes/{new_id()}/commands")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
