@@ -6,7 +6,8 @@ cannot be written kills the VM with SIGBUS, so a full disk area must not be able
 
 The disk area copies on write and keeps checksums. The memory area writes in place (`nodatacow`, which still allows
 reflinks): with copies, a guest that rewrites its memory would need room for both until the next commit, and its size
-is what was admitted plus a margin, not twice that.
+is what was admitted plus a margin, not twice that. Deleted files give their room back at btrfs's next commit, in the
+disk area after 5 s (`COMMIT_S`).
 """
 
 import errno
@@ -16,7 +17,7 @@ from space.disk import btrfs
 from space.disk.btrfs import Image
 from space.host import files, mounts, room
 from space.host.command import CommandError
-from space.host.room import RESERVE_BYTES, free_bytes, mib
+from space.host.room import COMMIT_S, RESERVE_BYTES, free_bytes, mib
 from space.layout import Layout
 from space.model.errors import InvalidArgument, SpaceError, StorageFull
 
@@ -27,13 +28,13 @@ MIN_DISK_GIB, MAX_DEFAULT_DISK_GIB = 4, 64
 
 
 def _disk_image(layout: Layout) -> Image:
-    return Image(layout.data_dir / "disk.img", layout.disk_area, f"space-{layout.instance}-disk", "noatime,nodiscard")
+    options = f"noatime,nodiscard,commit={COMMIT_S}"
+    return Image(layout.data_dir / "disk.img", layout.disk_area, f"space-{layout.instance}-disk", options)
 
 
 def _memory_image(layout: Layout) -> Image:
-    return Image(
-        layout.data_dir / "mem.img", layout.memory_area, f"space-{layout.instance}-mem", "noatime,nodiscard,nodatacow"
-    )
+    options = "noatime,nodiscard,nodatacow"
+    return Image(layout.data_dir / "mem.img", layout.memory_area, f"space-{layout.instance}-mem", options)
 
 
 def memory_image_bytes(memory_gib: int) -> int:

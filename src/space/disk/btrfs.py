@@ -18,6 +18,7 @@ from space.model.errors import Conflict, InvalidArgument
 log = telemetry.logger()
 
 _UNMOUNT_TRIES = 25
+_DEVICE_TRIES = 10
 _UNMOUNT_POLL_S = 0.2
 _SLACK_BYTES = 1024**2
 """btrfs uses whole 64 KiB blocks of a device, so a file system may be a little smaller than its image."""
@@ -129,7 +130,7 @@ async def unmount(image: Image) -> None:
             f"{image.mount_point} is still in use. End what has files open there (`fuser -vm {image.mount_point}`) and "
             "run `space down` again."
         )
-    for _ in range(_UNMOUNT_TRIES):
+    for _ in range(_DEVICE_TRIES):
         if not (devices := await mounts.loops_of(image.path)):
             return
         for device in devices:

@@ -8,6 +8,9 @@ from space.model.errors import StorageFull
 RESERVE_BYTES = 512 * 1024**2
 """Never promised to anyone: btrfs needs free space to delete, and a running guest must still be able to write."""
 
+COMMIT_S = 5
+"""After this many seconds at most, a deleted file's room is free on the disk area (btrfs's commit interval there)."""
+
 
 def free_bytes(path: Path) -> int:
     """Return what an unprivileged writer could still use on the file system that holds `path`."""
@@ -21,7 +24,8 @@ def check_room(path: Path, need_bytes: int, purpose: str) -> None:
     if free - RESERVE_BYTES < need_bytes:
         raise StorageFull(
             f"{purpose} needs {mib(need_bytes)} MiB, but {path} has {mib(free)} MiB free, of which "
-            f"{mib(RESERVE_BYTES)} MiB are held back. Delete sandboxes or templates, or give the data area more room."
+            f"{mib(RESERVE_BYTES)} MiB are held back. Delete sandboxes or templates, or give the data area more room.",
+            retry_after_s=COMMIT_S,
         )
 
 

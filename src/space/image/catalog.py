@@ -7,6 +7,7 @@ A folder appears by one rename, complete, and never changes. The authoritative m
 plane's; tags are what it can rebuild it from.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import shutil
@@ -98,10 +99,15 @@ def find(layout: Layout, digest: TemplateDigest) -> TemplateFiles:
 
 def remove(layout: Layout, digest: TemplateDigest) -> None:
     """Delete a template and its tags; fine when there is none. Sandboxes keep the blocks they share with it."""
-    at = folder(layout, digest)
     for name, of in tags(layout).items():
         if of == digest:
             (layout.templates_dir / "tags" / name).unlink(missing_ok=True)
+    remove_files(layout, digest)
+
+
+def remove_files(layout: Layout, digest: TemplateDigest) -> None:
+    """Delete a template's folder, whole for every reader, and keep its tags; fine when there is none."""
+    at = folder(layout, digest)
     if not at.exists():
         return
     with tempfile.TemporaryDirectory(dir=layout.disk_area, prefix="tmp-gone-") as gone:
@@ -143,7 +149,8 @@ def remove_leftovers(layout: Layout) -> None:
     """Delete what builds that were killed left half-made; the caller holds the lock on builds."""
     for area in (layout.disk_area, layout.cache_dir):
         for path in area.glob("tmp-*"):
-            shutil.rmtree(path)
+            with contextlib.suppress(FileNotFoundError):  # a template's removal, which needs no lock, was faster
+                shutil.rmtree(path)
 
 
 def _template(manifest: Manifest, name: str) -> Template:

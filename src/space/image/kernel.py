@@ -36,6 +36,9 @@ MODULES = (
 """In loading order: each after what it depends on. ext4 is built into this kernel."""
 
 _APT_TIMEOUT_S = 300
+_APT_GET = ("apt-get", "-q", "-o", "Acquire::Retries=1")
+"""apt's own three tries, at each of two downloads and an update, make half a minute without a network."""
+
 _IMAGE = re.compile(r"linux-image-[0-9][a-z0-9.+-]*-cloud-amd64")
 
 
@@ -109,7 +112,7 @@ async def _download(layout: Layout, log: Log, *, force: bool) -> dict[str, str]:
 
 async def _update(log: Log) -> None:
     try:
-        await stream(log, "apt-get", "update", "-q", timeout_s=_APT_TIMEOUT_S)
+        await stream(log, *_APT_GET, "update", timeout_s=_APT_TIMEOUT_S)
     except CommandError as error:
         # a source that has nothing to do with ours may be the one that failed; the download will tell
         log(f"apt-get update was not clean (status {error.status}); going on with the lists there are.")
@@ -126,7 +129,7 @@ async def _fetch(layout: Layout, log: Log) -> dict[str, str]:
         # apt's download method runs as _apt and writes here itself, if it can reach the folder; the hash is checked
         # again below, once the file is root's alone
         shutil.chown(name, user="_apt")
-        await stream(log, "apt-get", "download", "-q", f"{package}={version}", timeout_s=_APT_TIMEOUT_S, cwd=Path(name))
+        await stream(log, *_APT_GET, "download", f"{package}={version}", timeout_s=_APT_TIMEOUT_S, cwd=Path(name))
         shutil.chown(name, user="root")
         debs = list(Path(name).glob("*.deb"))
         if len(debs) != 1:
