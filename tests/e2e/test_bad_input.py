@@ -16,7 +16,7 @@ def _problem(answer: httpx2.Response, status: int, code: str) -> str:
 
 
 async def test_unknown_template(space: Deployment) -> None:
-    detail = _problem(await space.http.post("/v1/sandboxes", json={"template": "nope"}), 404, "not_found")
+    detail = _problem(await space.http.post("/v1/sandboxes", json={"template": "nope"}), 404, "template_not_found")
     assert "nope" in detail
 
 
@@ -53,7 +53,7 @@ async def test_files_that_are_not_there(space: Deployment, sandbox: str) -> None
 
 
 async def test_no_path_leads_from_one_sandbox_to_another_route(space: Deployment, sandbox: str) -> None:
-    for path in ("files/../../..", "%66iles", "files%2f..%2finit", "init", "health", "activity", "shutdown"):
+    for path in ("files/../../..", "files%2f..%2finit", "init", "health", "activity", "shutdown", "//files"):
         answer = await space.http.get(f"/v1/sandboxes/{sandbox}/{path}")
         assert answer.status_code in (400, 404), (path, answer.status_code, answer.text)
 

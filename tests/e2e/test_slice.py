@@ -54,9 +54,9 @@ async def test_the_api_tells_what_happened(space: Deployment) -> None:
     assert row["timings_ms"]["total"] > 0
     await space.delete(made)
     await space.delete(made)
-    assert (await space.state(made))["state"] == "deleted"
+    assert (await space.http.get(f"/v1/sandboxes/{made}")).status_code == 404
     events = (await space.http.get(f"/v1/sandboxes/{made}/events")).json()["events"]
-    assert [event["to"] for event in events] == ["creating", "running", "deleting", "deleted"]
+    assert [event["state"] for event in events] == ["creating", "running", "deleting", "deleted"]
 
 
 async def test_create_without_waiting_gives_an_operation(space: Deployment) -> None:
@@ -66,9 +66,9 @@ async def test_create_without_waiting_gives_an_operation(space: Deployment) -> N
 
     async def done() -> bool:
         found = (await space.http.get(f"/v1/operations/{operation['id']}")).json()
-        return bool(found["state"] == "done")
+        return bool(found["status"] == "succeeded")
 
-    await eventually(done, within_s=60, what="the operation is done")
+    await eventually(done, within_s=60, what="the operation succeeded")
     made = operation["sandbox_id"]
     assert (await space.state(made))["state"] == "running"
     await space.delete(made)
