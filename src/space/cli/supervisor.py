@@ -27,7 +27,7 @@ _STEADY_S = 30.0
 """A process that was up this long starts again without having gained delay."""
 _PROBE_S = 0.05
 _TELL_S = 5.0
-_TAIL_BYTES = 4096
+_TAIL_BYTES, _LOGGED_TAIL = 4096, 1000
 _ALWAYS = ("process", "level", "timestamp")
 
 log = logger()
@@ -133,7 +133,13 @@ class Supervisor:
             status = await watched.wait()
             if time.monotonic() - began > _STEADY_S:
                 backoff_s = _BACKOFF_FIRST_S
-            log.error("daemon_died", name=spec.name, status=status, restart_in_s=backoff_s, tail=_tail(spec.log_file))
+            log.error(
+                "daemon_died",
+                name=spec.name,
+                status=status,
+                restart_in_s=backoff_s,
+                tail=_tail(spec.log_file)[-_LOGGED_TAIL:],
+            )
             self._record(spec, watched, state="restarting", restarts=restarts, last_exit=status)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)

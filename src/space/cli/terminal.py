@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import termios
@@ -15,11 +16,8 @@ _QUEUE_CHUNKS = 16
 
 
 def size() -> tuple[int, int]:
-    """Return columns and rows of the terminal on standard output; 80 by 24 where there is none."""
-    try:
-        found = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        return 80, 24
+    """Return columns and rows of the terminal on standard output; 80 by 24 where there is none or it does not know."""
+    found = shutil.get_terminal_size((80, 24))
     return found.columns, found.lines
 
 
@@ -31,7 +29,7 @@ def raw() -> Generator[None]:
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps what was typed already
     try:
         yield
     finally:
