@@ -71,6 +71,34 @@ async def test_images_are_allocated_and_stay_so(layout: Layout) -> None:
         assert image.stat().st_blocks * 512 >= image.stat().st_size
 
 
+async def test_room_is_refused_before_it_is_gone(layout: Layout) -> None:
+    await _prepare(layout)
+    area.check_room(layout, 0)
+    assert area.has_room(layout)
+    filler = layout.disk_area / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, area.free_bytes(layout.disk_area) - area.RESERVE_BYTES // 2)
+    try:
+        assert not area.has_room(layout)
+        with pytest.raises(StorageFull, match="held back"):
+            area.check_room(layout, 0)
+    finally:
+        filler.unlink()
+
+
+async def test_an_area_filled_to_the_end_still_takes_names_and_deletes(layout: Layout) -> None:
+    """With metadata as mkfs makes it in one copy (8 MiB), this area could not even make a folder any more."""
+    await _prepare(layout)
+    filler = layout.disk_area / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, area.free_bytes(layout.disk_area) - 16 * 1024**2)
+    for number in range(2000):
+        (layout.disk_area / f"folder-{number}").mkdir()
+    filler.unlink()
+    await run("btrfs", "filesystem", "sync", str(layout.disk_area))
+    assert area.free_bytes(layout.disk_area) > GIB // 2
+
+
 async def test_released_leaves_no_loop_and_can_be_prepared_again(layout: Layout) -> None:
     await _prepare(layout)
     (layout.disk_area / "kept").write_text("here")

@@ -11,7 +11,7 @@ import pytest
 from space.disk import area, rootfs
 from space.host.command import run
 from space.layout import Layout
-from space.model.errors import SpaceError, StorageFull
+from space.model.errors import SpaceError
 from space.model.ids import SandboxId, new_id
 
 MIB = 1024**2
@@ -104,17 +104,3 @@ async def test_a_path_is_no_sandbox(layout: Layout) -> None:
     with pytest.raises(ValueError, match="not a sandbox id"):
         await rootfs.remove_vm_files(layout, SandboxId("../templates"))
     assert layout.templates_dir.is_dir()
-
-
-async def test_room_is_refused_before_it_is_gone(layout: Layout) -> None:
-    area.check_room(layout, 0)
-    assert area.has_room(layout)
-    filler = layout.disk_area / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, area.free_bytes(layout.disk_area) - area.RESERVE_BYTES // 2)
-    try:
-        assert not area.has_room(layout)
-        with pytest.raises(StorageFull, match="held back"):
-            area.check_room(layout, 0)
-    finally:
-        filler.unlink()

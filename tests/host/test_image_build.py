@@ -28,14 +28,27 @@ from space.wire.worker import BuildDone, BuildLog, BuildTemplate
 MIB = 1024**2
 
 
-@pytest.fixture(scope="module")
-async def layout(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Layout]:
-    found = Layout(tmp_path_factory.mktemp("build") / "data", f"b{secrets.token_hex(2)[:3]}", 0x7000_0000)
-    await area.prepare(found, disk_gib=4, memory_gib=1)
+@contextlib.asynccontextmanager
+async def _instance(folder: Path, disk_gib: int) -> AsyncGenerator[Layout]:
+    found = Layout(folder / "data", f"b{secrets.token_hex(2)[:3]}", 0x7000_0000)
+    await area.prepare(found, disk_gib=disk_gib, memory_gib=1)
     build_cache.seed(found.cache_dir)
     yield found
     await area.release(found)
-    shutil.rmtree(found.data_dir)
+    shutil.rmtree(found.data_dir)  # gigabytes, which pytest would keep for three runs
+
+
+@pytest.fixture(scope="module")
+async def layout(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Layout]:
+    async with _instance(tmp_path_factory.mktemp("build"), 4) as found:
+        yield found
+
+
+@pytest.fixture
+async def small(base: BuildDone, tmp_path: Path) -> AsyncGenerator[Layout]:
+    """An instance of its own, with everything in its cache and nothing built or deleted yet."""
+    async with _instance(tmp_path, 2) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -255,23 +268,20 @@ def _running_in(folder: Path) -> list[str]:
     return found
 
 
-async def test_a_full_area_is_told_and_nothing_is_left(layout: Layout, base: BuildDone) -> None:
+async def test_a_full_area_is_told_and_nothing_is_left(small: Layout) -> None:
     """Once before anything is written, once when the room goes while the image is made."""
     wish = BuildTemplate(name="full", disk_mib=1792)
-    filler = layout.disk_area / "filler"
-    before = set(layout.templates_dir.iterdir())
-    try:
-        await _fill(filler, 300 * MIB)
-        with pytest.raises(StorageFull, match="held back"):
-            await _build(layout, wish)
-        await _empty(filler)
-        with pytest.raises(StorageFull, match="ran out of room"):
-            await _build_while_filling(layout, wish, filler)
-    finally:
-        await _empty(filler)
-    assert _half_made(layout) == []
-    assert set(layout.templates_dir.iterdir()) == before
-    assert (await _build(layout, wish))[1].template.name == "full"
+    filler = small.disk_area / "filler"
+    await _fill(filler, 700 * MIB)
+    with pytest.raises(StorageFull, match="held back"):
+        await _build(small, wish)
+    await _empty(filler)
+    with pytest.raises(StorageFull, match="ran out of room"):
+        await _build_while_filling(small, wish, filler)
+    assert _half_made(small) == []
+    assert list(small.templates_dir.iterdir()) == []
+    await _empty(filler)
+    assert (await _build(small, wish))[1].template.name == "full"
 
 
 async def _build_while_filling(layout: Layout, wish: BuildTemplate, filler: Path) -> None:

@@ -28,7 +28,8 @@ MIN_DISK_GIB, MAX_DEFAULT_DISK_GIB = 4, 64
 
 
 def _disk_image(layout: Layout) -> Image:
-    options = f"noatime,nodiscard,commit={COMMIT_S}"
+    # a chunk of metadata (256 MiB, twice) with each 8 of data (1 GiB): what 4 KiB writes all over a disk can need
+    options = f"noatime,nodiscard,commit={COMMIT_S},metadata_ratio=8"
     return Image(layout.data_dir / "disk.img", layout.disk_area, f"space-{layout.instance}-disk", options)
 
 

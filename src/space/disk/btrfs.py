@@ -58,9 +58,10 @@ async def _make(image: Image, size_bytes: int) -> None:
             # a copy-on-write file needs new room for every overwrite: its fallocation would promise nothing
             await run("chattr", "+C", str(fresh))
         await asyncio.to_thread(_allocate, fresh, size_bytes)
-        # one copy of metadata: both would lie in the same file
+        # two copies of metadata, also because their room is set apart now: with one copy that is 8 MiB, and a disk that
+        # data fills to the end could then neither write metadata nor, therefore, delete
         await run(
-            "mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single", "--data", "single",
+            "mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "dup", "--data", "single",
             "--label", image.label, str(fresh),
             timeout_s=120,
         )  # fmt: skip
