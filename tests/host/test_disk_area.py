@@ -78,6 +78,7 @@ async def test_room_is_refused_before_it_is_gone(layout: Layout) -> None:
     filler = layout.disk_area / "filler"
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, area.free_bytes(layout.disk_area) - area.RESERVE_BYTES // 2)
+    await run("btrfs", "filesystem", "sync", str(layout.disk_area))
     try:
         assert not area.has_room(layout)
         with pytest.raises(StorageFull, match="held back"):

@@ -9,11 +9,14 @@ RESERVE_BYTES = 512 * 1024**2
 """Never promised to anyone: btrfs needs free space to delete, and a running guest must still be able to write."""
 
 COMMIT_S = 5
-"""After this many seconds at most, a deleted file's room is free on the disk area (btrfs's commit interval there)."""
+"""The disk area's commit interval in seconds: how long the room of a deleted file may stay taken."""
 
 
 def free_bytes(path: Path) -> int:
-    """Return what an unprivileged writer could still use on the file system that holds `path`."""
+    """Return what an unprivileged writer could still use on the file system that holds `path`.
+
+    btrfs counts what was written or deleted only at its next commit: on the disk area the answer is `COMMIT_S` old.
+    """
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
