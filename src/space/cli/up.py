@@ -55,12 +55,12 @@ async def _up(settings: HostSettings) -> None:
     folders.make_data_dir(data_dir)
     with instance.only_one(data_dir):
         layout = instance.claim(data_dir)
-        folders.make_folders(layout)
-        await folders.check_reachable(layout)
-        await code.expose(layout, sys.argv[1:])
         for name in await stop_leftovers(folders.records_dir(layout)):
             output.say(f"stopped a {name} that an earlier `space up` left")
         port = check_port(settings.host, settings.port)
+        folders.make_folders(layout)
+        await folders.check_reachable(layout)
+        await code.expose(layout, sys.argv[1:])
         try:
             await _serve(layout, settings, port)
         finally:
