@@ -11,14 +11,14 @@ from fastapi import Request
 from space.model.errors import BadRequest, InvalidArgument, TooLarge
 
 MAX_BYTES = 1024 * 1024
+DRAIN_BYTES = 256 * 1024 * 1024
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 
 async def read_json(request: Request, model: type[M]) -> M:
     """Return the body as `model`; an empty one counts as `{}`.
 
-    Raises TooLarge over MAX_BYTES (at once where Content-Length tells, else as soon as it is reached), BadRequest for
-    what is not JSON, InvalidArgument naming the first field that is wrong.
+    Raises TooLarge over MAX_BYTES, BadRequest for what is not JSON, InvalidArgument naming the first wrong field.
     """
     body = await _read(request)
     try:
@@ -38,15 +38,20 @@ def _explained(model: type[pydantic.BaseModel], kind: str, loc: tuple[int | str,
 
 
 async def _read(request: Request) -> bytes:
-    too_large = TooLarge(f"The request body is over {MAX_BYTES} bytes.")
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > MAX_BYTES:
-        raise too_large
+    """Return the body. What is over the limit is read and dropped: a client that sends all before it reads (most
+    libraries) would else see a broken connection in place of the answer. Over DRAIN_BYTES it does.
+    """
     body = bytearray()
+    dropped = 0
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BYTES:
-            raise too_large
+        if len(body) + len(chunk) <= MAX_BYTES and not dropped:
+            body += chunk
+        else:
+            dropped += len(chunk)
+        if dropped > DRAIN_BYTES:
+            break
+    if dropped:
+        raise TooLarge(f"The request body is over {MAX_BYTES} bytes.")
     return bytes(body)
 
 
