@@ -24,7 +24,7 @@ from space.wire.problem import to_problem
         (1, 512, {}, {str(n): "" for n in range(MAX_LABELS + 1)}, "labels"),
         (1, 512, {}, {"": "x"}, "labels"),
         (1, 512, {}, {"a": "\0"}, "labels"),
-        (1, 512, {}, {"a": "é" * 200}, "labels"),
+        (1, 512, {}, {"a": "é" * 257}, "labels"),
         (1, 512, {}, {"a:b": "x"}, "labels"),
     ],
 )

@@ -4,13 +4,17 @@ import datetime
 from typing import Literal
 
 import pydantic
+from pydantic.config import JsonDict
 
-from space.model.ids import ProjectId
+from space.control.keys import LABEL, MAX_LABEL
+from space.model.ids import TEMPLATE_NAME, ProjectId
 from space.model.lifecycle import State
 from space.model.operation import ApiKey, Operation, OperationKind, OperationStatus, SandboxEvent
 from space.model.sandbox import (
     DEFAULT_MEMORY_MIB,
     DEFAULT_VCPUS,
+    MAX_LABEL_CHARS,
+    MAX_LABELS,
     MAX_MEMORY_MIB,
     MAX_VCPUS,
     MIN_MEMORY_MIB,
@@ -18,6 +22,15 @@ from space.model.sandbox import (
 )
 from space.model.template import DEFAULT_DISK_MIB
 from space.wire.worker import TemplateModel
+
+_NO_NUL: JsonDict = {"type": "string", "pattern": "^[^\\x00]*$"}
+# What check_spec enforces, as far as JSON Schema can say it.
+_ENV: JsonDict = {"propertyNames": {"pattern": "^[^=\\x00]+$"}, "additionalProperties": _NO_NUL}
+_LABELS: JsonDict = {
+    "propertyNames": {"pattern": "^[^:\\x00]+$", "maxLength": MAX_LABEL_CHARS},
+    "additionalProperties": _NO_NUL | {"maxLength": MAX_LABEL_CHARS},
+    "maxProperties": MAX_LABELS,
+}
 
 
 class _Request(pydantic.BaseModel):
@@ -30,14 +43,16 @@ class CreateSandbox(_Request):
     template: str = pydantic.Field(default="base", description="Name or digest of a template.")
     vcpus: int = pydantic.Field(default=DEFAULT_VCPUS, ge=1, le=MAX_VCPUS)
     memory_mib: int = pydantic.Field(default=DEFAULT_MEMORY_MIB, ge=MIN_MEMORY_MIB, le=MAX_MEMORY_MIB)
-    env: dict[str, str] = pydantic.Field(default={}, description="Environment of every command in it.")
-    labels: dict[str, str] = pydantic.Field(default={}, description="For finding it again; no ':' in a name.")
+    env: dict[str, str] = pydantic.Field(
+        default={}, description="Environment of every command in it, 64 KiB at most.", json_schema_extra=_ENV
+    )
+    labels: dict[str, str] = pydantic.Field(default={}, description="For finding it again.", json_schema_extra=_LABELS)
 
 
 class CreateTemplate(_Request):
     """A template to build."""
 
-    name: str = pydantic.Field(description="The name that points to it afterwards.")
+    name: str = pydantic.Field(description="The name that points to it afterwards.", pattern=f"^{TEMPLATE_NAME}$")
     recipe: Literal["base"] = "base"
     disk_mib: int = pydantic.Field(default=DEFAULT_DISK_MIB, ge=1024, le=1024 * 1024, description="Size of its disk.")
     force: bool = pydantic.Field(default=False, description="Build again although nothing has changed.")
@@ -46,7 +61,7 @@ class CreateTemplate(_Request):
 class CreateKey(_Request):
     """A new API key."""
 
-    label: str = pydantic.Field(min_length=1, max_length=100, description="What it is for; printable characters.")
+    label: str = pydantic.Field(max_length=MAX_LABEL, pattern=LABEL, description="What it is for; one line.")
 
 
 class SandboxModel(pydantic.BaseModel):

@@ -1,11 +1,9 @@
 """`/v1/sandboxes` and `/v1/operations`."""
 
-import base64
-import binascii
-import datetime
 import hashlib
 from typing import Annotated, Literal
 
+import pydantic
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -20,13 +18,13 @@ from space.model.lifecycle import State
 from space.model.operation import Operation
 from space.model.sandbox import Sandbox
 from space.store.operations import IdempotencyKey
-from space.store.sandboxes import Page
 
 Wait = Annotated[
     Literal["0", "1", "true", "false"], Query(description="0: answer 202 with an operation, and do it meanwhile.")
 ]
+Label = Annotated[str, pydantic.StringConstraints(pattern=r"^[^:\x00]+:[^\x00]*$")]
 Labels = Annotated[
-    list[str], Query(description="`name:value`; repeat it to ask for several, all of which must be there.")
+    list[Label], Query(description="`name:value`; repeat it to ask for several, all of which must be there.")
 ]
 _MAX_KEY = 255
 
@@ -65,15 +63,17 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         request: Request,
         label: Labels = [],  # noqa: B006 - read by FastAPI, never changed
         state: Annotated[list[State], Query(description="Repeatable; without it, all but deleted ones.")] = [],  # noqa: B006
-        cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None,
+        cursor: Annotated[
+            str | None, Query(pattern="^[a-z0-9]{20}$", description="`next_cursor` of the page before.")
+        ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> SandboxList:
         """List sandboxes, newest first."""
-        page = Page(limit + 1, None if cursor is None else _after(cursor))
-        labels = dict(_label(text) for text in label)
-        found = await sandboxes.listed(plane, project_of(request), state, labels, page)
+        labels = [(name, value) for name, _, value in (text.partition(":") for text in label)]
+        after = None if cursor is None else SandboxId(cursor)
+        found = await sandboxes.listed(plane, project_of(request), state, labels, limit=limit + 1, after=after)
         shown = [SandboxModel.of(sandbox) for sandbox in found[:limit]]
-        return SandboxList(sandboxes=shown, next_cursor=_cursor(found[limit - 1]) if len(found) > limit else None)
+        return SandboxList(sandboxes=shown, next_cursor=found[limit - 1].id if len(found) > limit else None)
 
     @app.get("/v1/sandboxes/{sandbox_id}", tags=["sandboxes"])
     async def get_sandbox(request: Request, sandbox_id: str) -> SandboxModel:
@@ -141,25 +141,3 @@ def _idempotency_key(request: Request, body: CreateSandbox) -> IdempotencyKey | 
 
 def _sorted(mapping: dict[str, str]) -> dict[str, str]:
     return dict(sorted(mapping.items()))
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name or "\0" in text:
-        raise InvalidArgument("label: write it as name:value.")
-    return name, value
-
-
-def _cursor(sandbox: Sandbox) -> str:
-    return base64.urlsafe_b64encode(f"{sandbox.created_at.isoformat()}|{sandbox.id}".encode()).decode()
-
-
-def _after(cursor: str) -> tuple[datetime.datetime, str]:
-    try:
-        at, _, ident = base64.b64decode(cursor, b"-_", validate=True).decode().partition("|")
-        moment = datetime.datetime.fromisoformat(at)
-    except (ValueError, binascii.Error):
-        moment, ident = datetime.datetime.min, ""  # noqa: DTZ901 - refused below
-    if not is_id(ident) or moment.tzinfo is None:
-        raise InvalidArgument("cursor: take it unchanged from `next_cursor` of the page before.")
-    return moment, ident

@@ -1,6 +1,7 @@
 """Use cases on API keys. A key's text is given out once, when it is made; only its hash is kept."""
 
 import datetime
+import re
 
 from space.model.errors import InvalidArgument, NotFound, Unauthorized
 from space.model.ids import KeyId, ProjectId, hash_api_key, is_api_key, new_api_key
@@ -10,13 +11,15 @@ from space.store.db import Database
 
 DEFAULT_PROJECT = "default"
 MAX_LABEL = 100
+LABEL = r"^[^\x00-\x1f\x7f-\x9f]+$"
+"""Pattern of a label: anything but control characters."""
 _TOUCH_AFTER = datetime.timedelta(minutes=1)
 
 
 async def create(db: Database, project: ProjectId, label: str) -> tuple[ApiKey, str]:
     """Make a key; returns its record and its text, which cannot be had again."""
-    if not label or len(label) > MAX_LABEL or not label.isprintable():
-        raise InvalidArgument(f"label must be 1 to {MAX_LABEL} printable characters.")
+    if len(label) > MAX_LABEL or not re.fullmatch(LABEL, label):
+        raise InvalidArgument(f"label must be 1 to {MAX_LABEL} characters, none of them a control character.")
     text = new_api_key()
     return await keys.insert(db, project, hash_api_key(text), label), text
 

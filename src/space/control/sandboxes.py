@@ -166,10 +166,28 @@ async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> Sandbox:
 
 
 async def listed(
-    plane: Plane, project: ProjectId, states: Collection[State], labels: Mapping[str, str], page: Page
+    plane: Plane,
+    project: ProjectId,
+    states: Collection[State],
+    labels: Collection[tuple[str, str]],
+    *,
+    limit: int,
+    after: SandboxId | None,
 ) -> list[Sandbox]:
-    """Return sandboxes in these states (none given: all but deleted) with all these labels, newest first."""
-    return await sandboxes.listed(plane.db, project, states or ALIVE, labels, page)
+    """Return sandboxes in these states (none given: all but deleted) with all these labels, newest first.
+
+    `after` is the last one of the page before; it may have been deleted meanwhile. Raises NotFound where it never was.
+    """
+    page = Page(limit)
+    if after is not None:
+        last = await sandboxes.get(plane.db, after)
+        if last is None or last.project != project:
+            raise NotFound("cursor: there is no such place in the list; take it from `next_cursor` of the page before.")
+        page = Page(limit, (last.created_at, last.id))
+    wanted = dict(labels)
+    if any(wanted[name] != value for name, value in labels):
+        return []  # two values of one label: no sandbox has both
+    return await sandboxes.listed(plane.db, project, states or ALIVE, wanted, page)
 
 
 async def delete(plane: Plane, project: ProjectId, sandbox: SandboxId, *, wait: bool) -> Operation | None:

@@ -22,7 +22,8 @@ _ALPHABET = string.ascii_lowercase + string.digits
 _ID = re.compile(r"[a-z0-9]{20}")
 _KEY = re.compile(r"e2b_[0-9a-f]{40}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+TEMPLATE_NAME = r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
+_NAME = re.compile(TEMPLATE_NAME)
 
 
 def new_id() -> str:

@@ -12,7 +12,7 @@ from space.model.lifecycle import State
 DEFAULT_VCPUS, MAX_VCPUS = 1, 8
 DEFAULT_MEMORY_MIB, MIN_MEMORY_MIB, MAX_MEMORY_MIB = 512, 128, 16384
 MAX_ENV_BYTES = 64 * 1024
-MAX_LABELS, MAX_LABEL_BYTES = 64, 256
+MAX_LABELS, MAX_LABEL_CHARS = 64, 256
 
 
 class Desired(enum.StrEnum):
@@ -80,5 +80,7 @@ def check_spec(vcpus: int, memory_mib: int, env: Mapping[str, str], labels: Mapp
     for name, value in labels.items():
         if ":" in name:
             raise InvalidArgument(f"labels: {name[:40]!r}: no ':' in a name; lists are asked for as ?label=name:value.")
-        if not name or "\0" in name + value or max(len(name.encode()), len(value.encode())) > MAX_LABEL_BYTES:
-            raise InvalidArgument(f"labels: {name[:40]!r}: name and value are at most {MAX_LABEL_BYTES} bytes, no NUL.")
+        if not name or "\0" in name + value or max(len(name), len(value)) > MAX_LABEL_CHARS:
+            raise InvalidArgument(
+                f"labels: {name[:40]!r}: name and value have at most {MAX_LABEL_CHARS} characters, no NUL."
+            )

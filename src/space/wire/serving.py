@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from space.model.errors import InvalidArgument, SpaceError
@@ -91,10 +92,18 @@ def answer(error: Exception) -> Response:
     return problem_response(to_problem(error), headers_of(error))
 
 
+def _allowed(app: FastAPI, request: Request) -> str:
+    """Return the methods that the routes of this path have together."""
+    here = [route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in here for method in getattr(route, "methods", None) or ()}))
+
+
 def answer_with_problems(app: FastAPI) -> None:
     """Give an application of ours its error handler."""
 
-    async def handler(_: Request, error: Exception) -> Response:
+    async def handler(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            error.headers = {"allow": _allowed(app, request)}  # Starlette tells only the first route's methods
         return answer(error)
 
     for kind in (SpaceError, RequestValidationError, HTTPException, Exception):
