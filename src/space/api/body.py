@@ -12,6 +12,8 @@ from space.model.errors import BadRequest, InvalidArgument, TooLarge
 
 MAX_BYTES = 1024 * 1024
 DRAIN_BYTES = 256 * 1024 * 1024
+"""How much of a body that is too large is read past. Most clients send all before they read; they would see a broken
+connection in place of the answer."""
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 
@@ -38,9 +40,7 @@ def _explained(model: type[pydantic.BaseModel], kind: str, loc: tuple[int | str,
 
 
 async def _read(request: Request) -> bytes:
-    """Return the body. What is over the limit is read and dropped: a client that sends all before it reads (most
-    libraries) would else see a broken connection in place of the answer. Over DRAIN_BYTES it does.
-    """
+    """Return the body, keeping at most MAX_BYTES of it; raises TooLarge."""
     body = bytearray()
     dropped = 0
     async for chunk in request.stream():
