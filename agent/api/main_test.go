@@ -114,6 +114,7 @@ func bareAgent(t *testing.T) *agent {
 	id := identity.New(identity.Machine{Etc: t.TempDir()})
 	table := command.NewTable(testReaper, id.Env)
 	a := &agent{T: t, public: NewPublic("test", id, table)}
+	a.public.keepalive = time.Hour // nothing may depend on its flush
 	internal := NewInternal("test", id, table, func() {})
 	public, private := listen(t), listen(t)
 	go a.public.Serve(public)

@@ -18,7 +18,8 @@ func keepConn(ctx context.Context, conn net.Conn) context.Context {
 
 // cancelWhenPeerLeaves calls cancel when the client closes its connection. The
 // server itself notices that only while it reads; a handler that is held up
-// with part of the body unread asks the kernel instead.
+// with part of the body unread asks the kernel instead. If so much is waiting
+// that the client's end cannot get through, its kernel gives up in a few minutes.
 func cancelWhenPeerLeaves(ctx context.Context, cancel context.CancelFunc) {
 	conn, ok := ctx.Value(connKey{}).(syscall.Conn)
 	if !ok {

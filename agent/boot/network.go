@@ -138,7 +138,11 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// writeResolver names the gateway, the only resolver there is.
+// writeResolver names the gateway, the only resolver there is. A disk too full
+// for that is the user's to clean up, for which the machine must be running.
 func writeResolver() error {
-	return identity.WriteIfChanged("/etc/resolv.conf", []byte("nameserver "+Gateway+"\n"))
+	if err := identity.WriteIfChanged("/etc/resolv.conf", []byte("nameserver "+Gateway+"\n")); err != nil {
+		Log("names will not resolve: %v", err)
+	}
+	return nil
 }

@@ -58,13 +58,15 @@ func eofByte(fd int) byte {
 	return 4
 }
 
-// foreground is the process group that has the terminal, 0 if unknown.
-func foreground(fd int) int {
-	var pgid int32
-	if ioctl(fd, syscall.TIOCGPGRP, unsafe.Pointer(&pgid)) != nil {
-		return 0
+// signalForeground signals the terminal's foreground process group. The kernel
+// knows the group itself (TIOCSIG), not just a number that may have been reused.
+func signalForeground(fd int, s syscall.Signal) error {
+	const tiocsig = 0x40045436
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), tiocsig, uintptr(s))
+	if errno != 0 {
+		return errno
 	}
-	return int(pgid)
+	return nil
 }
 
 // unread is how many bytes wait to be read from fd.

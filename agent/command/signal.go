@@ -53,12 +53,16 @@ func ParseSignal(raw json.RawMessage) (syscall.Signal, error) {
 	return 0, fault.Invalid("signal", `give a name such as "SIGINT" or a number from 1 to %d`, maxSignal)
 }
 
-// Signal goes to the command's process group; with a terminal also to the
-// group in its foreground, which is where an interactive shell puts its jobs.
+// Signal goes to the command's process group. With a terminal, the signals that
+// have keys do what their keys do: they go to the group in the foreground, which
+// is where an interactive shell puts its jobs.
 func (c *Command) Signal(s syscall.Signal) error {
 	err := c.process.WhileAlive(func() error {
-		if group := c.foregroundGroup(); group > 0 && group != c.PID {
-			syscall.Kill(-group, s)
+		if c.Spec.PTY != nil && (s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGTSTP) {
+			var sent error
+			if onDescriptor(c.input.file, func(fd int) { sent = signalForeground(fd, s) }) == nil && sent == nil {
+				return nil
+			}
 		}
 		return syscall.Kill(-c.PID, s)
 	})
@@ -66,20 +70,6 @@ func (c *Command) Signal(s syscall.Signal) error {
 		return c.isFinished()
 	}
 	return err
-}
-
-func (c *Command) foregroundGroup() (group int) {
-	if c.Spec.PTY == nil {
-		return 0
-	}
-	onDescriptor(c.input.file, func(fd int) { group = foreground(fd) })
-	// The number may be that of a group long gone: only a group whose leader
-	// lives, and lives in our session, is meant.
-	session, _, errno := syscall.RawSyscall(syscall.SYS_GETSID, uintptr(group), 0, 0)
-	if errno != 0 || int(session) != c.PID {
-		return 0
-	}
-	return group
 }
 
 // Kill ends every process of the command's session with SIGKILL. What has left

@@ -36,10 +36,11 @@ type Table struct {
 // NewTable makes an empty table. env gives the sandbox's environment at the
 // time of each start.
 func NewTable(r *reaper.Reaper, env func() map[string]string) *Table {
-	return &Table{reaper: r, env: env, budget: budget(), commands: map[string]*Command{}}
+	return &Table{reaper: r, env: env, budget: Budget(), commands: map[string]*Command{}}
 }
 
-func budget() int64 {
+// Budget is how many bytes all kept output may take on this machine.
+func Budget() int64 {
 	var info syscall.Sysinfo_t
 	if syscall.Sysinfo(&info) != nil {
 		return maxBudget

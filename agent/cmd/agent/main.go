@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"syscall"
 
 	"space/agent/api"
@@ -36,6 +37,9 @@ func main() {
 		if err := boot.Run(); err != nil {
 			boot.Fatal(err)
 		}
+		// Collect garbage before it doubles what output is kept: memory that
+		// process 1 holds is missing in the sandbox.
+		debug.SetMemoryLimit(command.Budget() + 32<<20)
 		err := run(settings{
 			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
 			machine:  identity.Machine{Kernel: true, Etc: "/etc"},
