@@ -23,7 +23,7 @@ async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str
         answers = dict(zip(targets, output.split(), strict=True))
         answers.pop("127.0.0.1/49982")
         assert set(answers.values()) == {"shut"}, answers
-        code, output = await space.run(
+        _, output = await space.run(
             sandbox, "curl -s -m 3 http://127.0.0.1:49982/health -o /dev/null -w '%{http_code}'"
         )
         assert output in ("000", "403"), output
