@@ -42,7 +42,9 @@ async def test_memory_is_bounded() -> None:
     """More than the limit ends the process, less does not."""
     hungry = "exec /usr/bin/python3 -c 'import sys; bytearray(int(sys.argv[1]) << 20)' "
     assert await run_inside(hungry + "16") == 0
+    assert not cgroup.ran_out_of_memory(INSTANCE, SANDBOX)
     assert await run_inside(hungry + "256") != 0
+    assert cgroup.ran_out_of_memory(INSTANCE, SANDBOX)
 
 
 @pytest.mark.usefixtures("group")

@@ -246,3 +246,23 @@ async def test_a_kernel_that_cannot_be_read_says_so(driver: Driver, vm_new: Mach
     with pytest.raises(VmmError, match="absent"):
         await vm_new.start(driver)
     assert vm_new.spec.sandbox not in cgroup.sandboxes(LAYOUT.instance)
+
+
+async def test_a_missing_disk_is_told_and_leaves_nothing(driver: Driver, vm_new: Machine) -> None:
+    """A file of the VM that is not there: the error names it."""
+    vm_new.spec = dataclasses.replace(vm_new.spec, disk=vm_new.folder / "absent")
+    with pytest.raises(VmmError, match="absent"):
+        await vm_new.start(driver)
+    assert vm_new.spec.sandbox not in cgroup.sandboxes(LAYOUT.instance)
+
+
+async def test_a_cancelled_start_leaves_nothing(driver: Driver, vm_new: Machine) -> None:
+    """Cancelled at any of many moments: no process of the VM's user, no group, and a later start works."""
+    for delay_s in (0, 0.005, 0.01, 0.02, 0.04, 0.08):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await (await vm_new.start(driver)).kill()
+        found = await command.run("pgrep", "--uid", str(vm_new.spec.uid), check=False)
+        assert (found.status, found.stdout) == (1, "")
+        assert vm_new.spec.sandbox not in cgroup.sandboxes(LAYOUT.instance)
+    assert (await vm_new.start(driver)).alive

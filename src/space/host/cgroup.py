@@ -110,6 +110,17 @@ def enter(instance: str, sandbox: str, pid: int) -> None:
             (_parent(root, instance) / sandbox / "cgroup.procs").write_text(str(pid))
 
 
+def ran_out_of_memory(instance: str, sandbox: str) -> bool:
+    """Tell whether the kernel ended a process of the group because of its memory limit."""
+    for root in _roots():
+        name = "memory.events" if root.version == 2 else "memory.oom_control"
+        with contextlib.suppress(FileNotFoundError):
+            counts = dict(line.split() for line in (_parent(root, instance) / sandbox / name).read_text().splitlines())
+            if counts.get("oom_kill", "0") != "0":
+                return True
+    return False
+
+
 def sandboxes(instance: str) -> set[str]:
     """Return the sandboxes that have a group, for the janitor."""
     parents = [_parent(root, instance) for root in _roots()]

@@ -136,7 +136,7 @@ class Driver(Protocol):
         """Start a VM from `spec.disk`, `spec.memory` and the device state, running. Raises VmmError."""
 
     async def adopt(self, vm_dir: Path, ref: ProcessRef) -> Vm | None:
-        """Take over a VM that another process started; None when it has ended.
+        """Take over a VM that another process started; None when it has ended. `vm_dir` is named for the sandbox.
 
         Raises VmmError where it lives and does not answer: kill it (`host.process.watch`).
         """

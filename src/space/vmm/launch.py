@@ -66,10 +66,10 @@ def printable(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launched:
-    """A VMM and the wrapper whose exit status is the VMM's."""
+    """A VMM and the wrapper whose exit status is the VMM's; None where that is another process's child."""
 
     vmm: Watched
-    wrapper: Watched
+    wrapper: Watched | None
 
 
 async def _read_pid(info: int) -> int:

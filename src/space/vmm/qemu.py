@@ -13,7 +13,7 @@ from space.host.process import ProcessRef
 from space.model.errors import Unavailable
 from space.vmm import jail, qmp, tsc
 from space.vmm.driver import BootSpec, VmmError, VmStatus
-from space.vmm.launch import Log, launch
+from space.vmm.launch import Launched, Log, launch
 from space.vmm.qemu_command import (
     DISK,
     INITRD,
@@ -26,8 +26,9 @@ from space.vmm.qemu_command import (
     argv,
     program_files,
 )
-from space.vmm.qemu_vm import QMP_SOCKET, QemuVm
+from space.vmm.qemu_vm import QemuVm
 
+QMP_SOCKET = "qmp.sock"
 LOG = "vmm.log"
 QUIET, VERBOSE = 4, 7
 """Levels of the guest kernel's console: warnings, everything. A character of the emulated serial line costs time."""
@@ -78,17 +79,16 @@ class QemuDriver:
         vmm = process.watch(ref)
         if vmm is None:
             return None
-        try:
-            log = Log(vm_dir / LOG, make=False)
-        except OSError as error:
-            vmm.release()
-            raise VmmError(f"the VMM's log cannot be opened: {error}") from error
-        try:
-            vm = QemuVm(vm_dir, vmm, None, log, lambda: cgroup.remove(self._instance, vm_dir.name))
-        except OSError as error:
-            log.close()
-            vmm.release()
-            raise VmmError(f"the VMM's control socket cannot be reached: {error}") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(vmm.release)
+            try:
+                log = Log(vm_dir / LOG, make=False)
+                undo.callback(log.close)
+                connected = qmp.connect(vm_dir / QMP_SOCKET)
+            except OSError as error:
+                raise VmmError(f"the VMM lives, but what it is reached by is gone: {error}") from error
+            undo.pop_all()
+        vm = QemuVm(Launched(vmm, None), connected, log, instance=self._instance, sandbox=vm_dir.name)
         try:
             await vm.greet()
         except BaseException:
@@ -97,36 +97,14 @@ class QemuDriver:
         return vm
 
     async def _start(self, spec: BootSpec, state: Path | None) -> QemuVm:
-        await asyncio.to_thread(_prepare, spec)
-        cgroup.create(self._instance, spec.sandbox, _limits(spec))
-        log = Log(spec.vm_dir / LOG, make=True)
         try:
-            # our copy of the listening socket is closed again, so that QEMU's end is the end of our connection
-            with qmp.listen(spec.vm_dir / QMP_SOCKET) as listening:
-                fds = (listening.fileno(), *(() if spec.tap_fd is None else (spec.tap_fd,)))
-                program = self._argv(spec, listening.fileno(), incoming=state is not None)
-                launched = await launch(
-                    lambda info, block: jail.argv(
-                        self._jail(spec),
-                        program,
-                        in_user_namespace=self._in_user_namespace,
-                        info_fd=info,
-                        block_fd=block,
-                    ),
-                    log=log,
-                    pass_fds=fds,
-                    settle=lambda pid: cgroup.enter(self._instance, spec.sandbox, pid),
-                )
-                vm = QemuVm(
-                    spec.vm_dir,
-                    launched.vmm,
-                    launched.wrapper,
-                    log,
-                    lambda: cgroup.remove(self._instance, spec.sandbox),
-                )
-        except BaseException:
-            log.close()
+            await asyncio.to_thread(_prepare, spec)
+            cgroup.create(self._instance, spec.sandbox, _limits(spec))
+            vm = await self._launch(spec, incoming=state is not None)
+        except BaseException as error:
             await cgroup.remove(self._instance, spec.sandbox)
+            if isinstance(error, OSError):
+                raise VmmError(f"the VM's files could not be prepared: {error}") from error
             raise
         try:
             await vm.greet()
@@ -139,6 +117,28 @@ class QemuDriver:
             await vm.kill()
             raise
         return vm
+
+    async def _launch(self, spec: BootSpec, *, incoming: bool) -> QemuVm:
+        with contextlib.ExitStack() as undo:
+            log = Log(spec.vm_dir / LOG, make=True)
+            undo.callback(log.close)
+            # our copy of the listening socket is closed again, so that QEMU's end is the end of our connection
+            with qmp.listen(spec.vm_dir / QMP_SOCKET) as listening:
+                connected = qmp.connect(spec.vm_dir / QMP_SOCKET)
+                undo.callback(connected.close)
+                fds = (listening.fileno(), *(() if spec.tap_fd is None else (spec.tap_fd,)))
+                program = self._argv(spec, listening.fileno(), incoming=incoming)
+                settled = self._jail(spec)
+                launched = await launch(
+                    lambda info, block: jail.argv(
+                        settled, program, in_user_namespace=self._in_user_namespace, info_fd=info, block_fd=block
+                    ),
+                    log=log,
+                    pass_fds=fds,
+                    settle=lambda pid: cgroup.enter(self._instance, spec.sandbox, pid),
+                )
+            undo.pop_all()
+        return QemuVm(launched, connected, log, instance=self._instance, sandbox=spec.sandbox)
 
     def _argv(self, spec: BootSpec, qmp_fd: int, *, incoming: bool) -> tuple[str, ...]:
         return argv(

@@ -10,14 +10,15 @@ import binascii
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable
+import socket
 from pathlib import Path
 
-from space.host.process import ProcessRef, Watched
+from space.host import cgroup
+from space.host.process import ProcessRef
 from space.vmm.driver import VmExit, VmmError, VmStatus
-from space.vmm.launch import Log, printable
+from space.vmm.launch import Launched, Log, printable
 from space.vmm.qemu_command import CONSOLE, CONSOLE_BYTES
-from space.vmm.qmp import Json, Qmp, child, connect
+from space.vmm.qmp import Json, Qmp, child
 
 STATE_S = 60.0
 """Deadline for writing or loading a device state; it takes milliseconds on a disk that is not busy."""
@@ -37,12 +38,11 @@ _GUEST_ENDED = {
 
 
 class QemuVm:
-    """Implements `driver.Vm`. `wrapper` is the parent whose exit status is the VMM's; None after adoption."""
+    """Implements `driver.Vm`; `control` is a connection to QEMU's control socket. All of it is this object's now."""
 
-    def __init__(
-        self, vm_dir: Path, vmm: Watched, wrapper: Watched | None, log: Log, forget: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._vmm, self._wrapper, self._log, self._forget = vmm, wrapper, log, forget
+    def __init__(self, launched: Launched, control: socket.socket, log: Log, *, instance: str, sandbox: str) -> None:
+        self._vmm, self._wrapper, self._log = launched.vmm, launched.wrapper, log
+        self._instance, self._sandbox = instance, sandbox
         self._status = VmStatus.PAUSED
         self._waiters: set[asyncio.Future[None]] = set()
         self._stop_cause: VmStatus | None = None
@@ -50,7 +50,7 @@ class QemuVm:
         self._migrated: asyncio.Future[str] | None = None
         self._console = ""
         self._exit: VmExit | None = None
-        self._qmp = Qmp(connect(vm_dir / QMP_SOCKET), self._on_event, self._on_lost)
+        self._qmp = Qmp(control, self._on_event, self._on_lost)
 
     async def greet(self) -> None:
         """Open the conversation and learn the present status. Raises VmmError."""
@@ -130,7 +130,7 @@ class QemuVm:
             self._exit = VmExit(status, self._reason(status))
             self._qmp.close()
             self._log.close()
-        await self._forget()
+        await cgroup.remove(self._instance, self._sandbox)
         return self._exit
 
     async def console(self) -> str:
@@ -227,6 +227,8 @@ class QemuVm:
     def _reason(self, status: int | None) -> str:
         if self._shutdown in _GUEST_ENDED:
             return _GUEST_ENDED[self._shutdown]
+        if cgroup.ran_out_of_memory(self._instance, self._sandbox):
+            return "the VMM was killed: it used more than its limit of the host's memory"
         said = self._log.tail()
         if status is None:
             return f"the VMM ended; its parent, not this process, knows how{': ' + said if said else ''}"
@@ -237,7 +239,6 @@ class QemuVm:
         return f"the VMM exited with {status}: {said or 'it printed nothing'}"
 
 
-QMP_SOCKET = "qmp.sock"
 _READ_CONSOLE: Json = {"device": CONSOLE, "size": CONSOLE_BYTES, "format": "base64"}
 
 
