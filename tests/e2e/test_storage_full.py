@@ -30,6 +30,7 @@ async def filler(space: Deployment) -> AsyncGenerator[Path]:
     await eventually(lambda: _free_bytes(area) <= 2 * LEAVE_BYTES, within_s=30, what="btrfs counts the file")
     yield path
     path.unlink(missing_ok=True)
+    await eventually(lambda: _free_bytes(area) > free // 2, within_s=30, what="btrfs counts the file's end")
 
 
 async def test_create_is_refused_and_leaves_nothing(space: Deployment, filler: Path) -> None:

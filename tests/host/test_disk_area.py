@@ -15,6 +15,7 @@ import pytest
 from space.disk import area
 from space.host import mounts
 from space.host.command import run
+from space.host.room import check_room
 from space.layout import Layout
 from space.model.errors import Conflict, InvalidArgument, StorageFull
 
@@ -73,7 +74,7 @@ async def test_images_are_allocated_and_stay_so(layout: Layout) -> None:
 
 async def test_room_is_refused_before_it_is_gone(layout: Layout) -> None:
     await _prepare(layout)
-    area.check_room(layout, 0)
+    check_room(layout.disk_area, 0, "A test")
     assert area.has_room(layout)
     filler = layout.disk_area / "filler"
     with filler.open("wb") as file:
@@ -82,7 +83,7 @@ async def test_room_is_refused_before_it_is_gone(layout: Layout) -> None:
     try:
         assert not area.has_room(layout)
         with pytest.raises(StorageFull, match="held back"):
-            area.check_room(layout, 0)
+            check_room(layout.disk_area, 0, "A test")
     finally:
         filler.unlink()
 

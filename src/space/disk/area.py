@@ -15,13 +15,13 @@ from pathlib import Path
 
 from space.disk import btrfs
 from space.disk.btrfs import Image
-from space.host import files, mounts, room
+from space.host import files, mounts
 from space.host.command import CommandError
 from space.host.room import COMMIT_S, RESERVE_BYTES, free_bytes, mib
 from space.layout import Layout
 from space.model.errors import InvalidArgument, SpaceError, StorageFull
 
-__all__ = ["RESERVE_BYTES", "check_room", "free_bytes", "has_room", "prepare", "release"]
+__all__ = ["RESERVE_BYTES", "free_bytes", "has_room", "prepare", "release"]
 
 GIB = 1024**3
 MIN_DISK_GIB, MAX_DEFAULT_DISK_GIB = 4, 64
@@ -122,11 +122,6 @@ async def release(layout: Layout) -> None:
     """Unmount both areas and free their loop devices; nothing in them is lost. Raises Conflict while one is in use."""
     for each in (_memory_image(layout), _disk_image(layout)):
         await btrfs.unmount(each)
-
-
-def check_room(layout: Layout, need_bytes: int) -> None:
-    """Raise StorageFull unless `need_bytes` fit into the disk area with its reserve left."""
-    room.check_room(layout.disk_area, need_bytes, "This")
 
 
 def has_room(layout: Layout) -> bool:

@@ -20,6 +20,7 @@ from space.disk import area, rootfs
 from space.guest.agent import AgentError, initialise
 from space.host import netns
 from space.host.command import CommandError
+from space.host.room import check_room
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
 from space.model.errors import BootFailed, Conflict, SandboxFailed, SpaceError, Unavailable
@@ -37,6 +38,8 @@ T = TypeVar("T")
 _BOOT_ATTEMPTS = 2
 _ROOM_POLL_S = 1.0
 _LAST_WORD_S = 2.0
+_FIRST_WRITES_BYTES = 64 * 1024**2
+"""A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
 
 class _Died(Exception):
@@ -125,7 +128,7 @@ class Machine:
             marks[step] = round(1e3 * (time.monotonic() - began), 1)
 
         layout = self._host.layout
-        area.check_room(layout, 0)
+        check_room(layout.disk_area, _FIRST_WRITES_BYTES, "A sandbox")
         slot = await self._take_slot()
         self._write(slot=slot.number)
         mark("slot")
