@@ -13,6 +13,7 @@ import space
 from space.host import command
 from space.host.daemon import User, drop_privileges
 from space.host.files import make_dir
+from space.host.mounts import mounted_at
 from space.layout import Layout
 from space.model.errors import InvalidArgument
 
@@ -64,7 +65,7 @@ async def hide(layout: Layout) -> None:
     """Take the mounts away; nothing happens where there are none. Running processes keep what they have open."""
     for name in _MOUNTS:
         target = layout.run_dir / "code" / name
-        while target.is_mount():
+        while mounted_at(target) is not None:
             await command.run("umount", "--lazy", str(target))
 
 

@@ -59,7 +59,7 @@ def make_folders(layout: Layout) -> None:
     make_dir(layout.log_dir, mode=0o711)
     make_dir(layout.data_dir / "worker", mode=0o700)
     make_dir(layout.ledger_dir, mode=0o700)
-    make_dir(layout.cache_dir, mode=0o700)
+    make_dir(layout.cache_dir, mode=0o711)
 
 
 def records_dir(layout: Layout) -> Path:
@@ -89,5 +89,6 @@ def make_log_file(path: Path, uid: int) -> None:
 
 
 def remove_run_dir(layout: Layout) -> None:
-    """Remove the run folder; no process of the instance may run any more."""
-    shutil.rmtree(layout.run_dir, ignore_errors=True)
+    """Remove the run folder; no process of the instance may run any more. Mounts below it are an error, not emptied."""
+    if layout.run_dir.exists():
+        shutil.rmtree(layout.run_dir)
