@@ -19,6 +19,8 @@ from space.model.errors import Unavailable
 COMMAND_TIMEOUT_S = 10
 """A statement of ours takes milliseconds; one that takes this long is stuck behind something broken."""
 
+_CLOSE_S = 5
+
 Record = asyncpg.Record
 if TYPE_CHECKING:
     Session = asyncpg.Connection[Record]
@@ -68,13 +70,13 @@ async def _set_codecs(connection: Session) -> None:
     await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
 
 
-def _tls(dsn: str) -> Literal["disable", "prefer"]:
-    """Return the TLS mode where the address does not name one.
+def _tls(dsn: str) -> Literal["disable"] | None:
+    """Return the TLS mode; None leaves it to the address (`sslmode=`), whose default is to use it where offered.
 
     Off on a unix socket: looking for client certificates asks for a home folder, which our uids do not have.
     """
     host = parse_qs(urlsplit(dsn).query).get("host", [""])[0]
-    return "disable" if host.startswith("/") else "prefer"
+    return "disable" if host.startswith("/") else None
 
 
 class Database:
@@ -129,7 +131,11 @@ class Database:
             with _translated():
                 yield connection
         finally:
-            connection.terminate()
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await connection.close()
+            except _GONE:
+                connection.terminate()
 
 
 @contextlib.asynccontextmanager
@@ -151,6 +157,6 @@ async def connected(url: SecretStr, *, connections: int = 10) -> AsyncIterator[D
         yield Database(pool, dsn)
     finally:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(_CLOSE_S):
                 await pool.close()
         pool.terminate()

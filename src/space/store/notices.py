@@ -36,6 +36,7 @@ class Notices:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._listeners: dict[Channel, set[Listener]] = {channel: set() for channel in Channel}
+        self._heard = True  # a loss is logged once, not for each attempt to get over it
 
     @contextlib.contextmanager
     def listening(self, channel: Channel, listener: Listener) -> Iterator[None]:
@@ -68,7 +69,9 @@ class Notices:
             try:
                 await self._listen()
             except Unavailable as error:
-                logger().warning("notices_lost", cause=repr(error.__cause__))
+                if self._heard:
+                    logger().warning("notices_lost", cause=repr(error.__cause__))
+            self._heard = False
             await asyncio.sleep(_RECONNECT_S)
 
     async def _listen(self) -> None:
@@ -90,6 +93,7 @@ class Notices:
 
         for channel in Channel:
             await session.add_listener(channel, on_notice)
+        self._heard = True
         for channel in Channel:
             self._tell(channel, None)
         yield lost

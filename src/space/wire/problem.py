@@ -3,7 +3,7 @@
 import httpx2
 import pydantic
 
-from space.model.errors import SpaceError, Unavailable, from_problem
+from space.model.errors import SpaceError, Unauthorized, Unavailable, from_problem
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -24,8 +24,9 @@ def to_problem(error: SpaceError) -> Problem:
 
 
 def headers_of(error: SpaceError) -> dict[str, str]:
-    """Return the headers that go with an error: `Retry-After` in seconds where it is known."""
-    return {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+    """Return the headers that go with an error: `Retry-After` in seconds where it is known, how to log in at a 401."""
+    found = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+    return found | ({"www-authenticate": "Bearer"} if error.status == Unauthorized.status else {})
 
 
 def raise_for_problem(response: httpx2.Response) -> None:

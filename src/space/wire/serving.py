@@ -20,7 +20,10 @@ from space.wire.problem import MEDIA_TYPE, Problem, headers_of, to_problem
 
 log = logger()
 _BACKLOG = 2048
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+_ROUTING = {
+    404: ("not_found", "There is nothing at this path; /openapi.json lists what there is."),
+    405: ("method_not_allowed", "This path has no such method; the header Allow lists those it has."),
+}
 
 
 def bind_unix(path: Path, *, mode: int) -> socket.socket:
@@ -77,8 +80,8 @@ def problem_response(problem: Problem, headers: dict[str, str] | None = None) ->
 def answer(error: Exception) -> Response:
     """Return the answer to any error, and log what its receiver may not see. The only place that makes problems."""
     if isinstance(error, HTTPException):
-        code = _HTTP_CODES.get(error.status_code, "bad_request")
-        problem = Problem(title=error.detail, status=error.status_code, code=code, detail=f"{error.detail}.")
+        code, detail = _ROUTING.get(error.status_code, ("bad_request", f"{error.detail}."))
+        problem = Problem(title=error.detail, status=error.status_code, code=code, detail=detail)
         return problem_response(problem, dict(error.headers or {}))
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
