@@ -17,7 +17,9 @@ from space.host.mounts import mounted_at
 from space.layout import Layout
 from space.model.errors import InvalidArgument
 
-_PROBE = "import space, pydantic_core, envoy"
+_PROBE = "import sys, space, pydantic_core, envoy; sys.exit(not space.__file__.startswith(sys.argv[1]))"
+"""Not only that there is a `space`, but that it is the one in our sources."""
+
 _MOUNTS = ("venv", "src", "agent")
 
 
@@ -77,5 +79,6 @@ async def _readable(layout: Layout, python: Path, sources: Path) -> bool:
     """Tell by trying, as the api's user: modes, access lists and closed parents all count."""
     prefix = drop_privileges(User(layout.api_uid, layout.api_uid))
     environment = {"PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = await command.run(*prefix, str(python), "-P", "-c", _PROBE, env=environment, cwd=Path("/"), check=False)
+    argv = (*prefix, str(python), "-P", "-c", _PROBE, str(sources))
+    done = await command.run(*argv, env=environment, cwd=Path("/"), check=False)
     return done.status == 0

@@ -41,10 +41,15 @@ async def check_reachable(layout: Layout) -> None:
         )
 
 
-def make_folders(layout: Layout) -> None:
-    """Make, or bring to the right owner and mode, every folder that the processes expect."""
+def make_run_dir(layout: Layout) -> None:
+    """Make the run folder of the instance."""
     make_dir(RUN_ROOT, mode=0o711)
     make_dir(layout.run_dir, mode=0o711)
+
+
+def make_folders(layout: Layout) -> None:
+    """Make, or bring to the right owner and mode, every folder that the processes expect."""
+    make_run_dir(layout)
     sockets = (
         (layout.api_sock, layout.api_uid, layout.edge_api_gid),
         (layout.authz_sock, layout.gateway_uid, layout.ingress_gateway_gid),
