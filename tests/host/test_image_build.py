@@ -33,6 +33,7 @@ async def _instance(folder: Path, disk_gib: int) -> AsyncGenerator[Layout]:
     found = Layout(folder / "data", f"b{secrets.token_hex(2)[:3]}", 0x7000_0000)
     await area.prepare(found, disk_gib=disk_gib, memory_gib=1)
     build_cache.seed(found.cache_dir)
+    shutil.copytree(build_cache.ROOT / "agent", found.data_dir / "code" / "agent")  # somebody may be editing the other
     yield found
     await area.release(found)
     shutil.rmtree(found.data_dir)  # gigabytes, which pytest would keep for three runs
@@ -58,11 +59,14 @@ async def base(layout: Layout) -> BuildDone:
     return done
 
 
-async def _build(
-    layout: Layout, wish: BuildTemplate, code_dir: Path = build_cache.ROOT
-) -> tuple[list[BuildLog], BuildDone]:
+def _code(layout: Layout) -> Path:
+    return layout.data_dir / "code"
+
+
+async def _build(layout: Layout, wish: BuildTemplate, code_dir: Path | None = None) -> tuple[list[BuildLog], BuildDone]:
     log: list[BuildLog] = []
-    async with contextlib.aclosing(build.build(layout, wish, code_dir=code_dir, vmm=VMM)) as lines:
+    lines_of = build.build(layout, wish, code_dir=code_dir or _code(layout), vmm=VMM)
+    async with contextlib.aclosing(lines_of) as lines:
         async for line in lines:
             if isinstance(line, BuildDone):
                 return log, line
@@ -143,6 +147,7 @@ async def test_lists_and_documentation_are_left_out(layout: Layout, base: BuildD
     image = _files(layout, base).rootfs
     assert "Packages" not in await _debugfs(image, "ls -p /var/lib/apt/lists")
     assert "changelog" not in await _debugfs(image, "ls -p /usr/share/doc/bash")
+    assert "unsafe" not in await _debugfs(image, "cat /etc/dpkg/dpkg.cfg.d/99mmdebstrap")
     assert ".deb" not in await _debugfs(image, "ls -p /var/cache/apt/archives")
 
 
@@ -151,7 +156,7 @@ async def test_the_initramfs_has_the_agent_and_modules_in_order(layout: Layout, 
     listed = (await run("cpio", "--quiet", "-t", stdin=files.initrd.read_bytes())).stdout.split()
     assert {"init", "modules/order", "dev/console"} <= set(listed)
     assert next(name for name in listed if name.endswith(".ko")) == "modules/virtio_ring.ko"
-    kernel, initrd = await build.boot_files(layout, build_cache.ROOT)
+    kernel, initrd = await build.boot_files(layout, _code(layout))
     assert (kernel.read_bytes(), initrd.read_bytes()) == (files.kernel.read_bytes(), files.initrd.read_bytes())
 
 
@@ -228,7 +233,7 @@ async def test_a_removed_template_is_gone_with_its_names(layout: Layout, base: B
 async def test_a_cancelled_build_leaves_nothing(layout: Layout, base: BuildDone) -> None:
     wish = BuildTemplate(name="cancelled", disk_mib=1408)
     before = set(layout.templates_dir.iterdir())
-    async with contextlib.aclosing(build.build(layout, wish, code_dir=build_cache.ROOT, vmm=VMM)) as lines:
+    async with contextlib.aclosing(build.build(layout, wish, code_dir=_code(layout), vmm=VMM)) as lines:
         async for line in lines:
             if isinstance(line, BuildLog) and line.step == "image":
                 break
@@ -285,7 +290,7 @@ async def test_a_full_area_is_told_and_nothing_is_left(small: Layout) -> None:
 
 
 async def _build_while_filling(layout: Layout, wish: BuildTemplate, filler: Path) -> None:
-    async with contextlib.aclosing(build.build(layout, wish, code_dir=build_cache.ROOT, vmm=VMM)) as lines:
+    async with contextlib.aclosing(build.build(layout, wish, code_dir=_code(layout), vmm=VMM)) as lines:
         async for line in lines:
             if isinstance(line, BuildLog) and line.step == "image" and not filler.exists():
                 await _fill(filler, 64 * MIB)

@@ -2,15 +2,14 @@
 
     python -m tests.support.build_process DATA_DIR INSTANCE NAME DISK_MIB
 
-Prints the last line of the build as JSON, or the error on standard error.
+The agent's source is taken from DATA_DIR/code. Prints the last line of the build as JSON, or the error on standard
+error.
 """
 
 import asyncio
 import contextlib
 import sys
 from pathlib import Path
-
-from tests.support.build_cache import ROOT
 
 from space.image import build
 from space.layout import Layout
@@ -24,7 +23,7 @@ async def main(data_dir: str, instance: str, name: str, disk_mib: str) -> None:
     layout = Layout(Path(data_dir), instance, 0x7000_0000)
     wish = BuildTemplate(name=name, disk_mib=int(disk_mib))
     last = None
-    async with contextlib.aclosing(build.build(layout, wish, code_dir=ROOT, vmm=VMM)) as lines:
+    async with contextlib.aclosing(build.build(layout, wish, code_dir=layout.data_dir / "code", vmm=VMM)) as lines:
         async for line in lines:
             last = line
     assert last is not None
