@@ -45,6 +45,7 @@ async def ensure(image: Image, size_bytes: int) -> None:
         await asyncio.to_thread(_allocate, image.path, max(size_bytes, old.st_size))
         log.info("area_grown", image=str(image.path), bytes=size_bytes)
     await _mount(image)
+    await _tune(image)
     await _fill(image)
 
 
@@ -99,6 +100,10 @@ async def _mount(image: Image) -> None:
         )
     files.make_dir(image.mount_point, mode=0o711)
     await mounts.mount_image(image.path, image.mount_point, fstype="btrfs", options=image.options)
+
+
+async def _tune(image: Image) -> None:
+    """Set up the loop device; done each time, since a kill may have come between mounting and this."""
     for device in await mounts.loops_of(image.path):
         mounts.refuse_discards(device)
         # else every page is cached twice; where the host's file system cannot, the loop device goes on with its cache
