@@ -78,6 +78,7 @@ func (p *Public) startCommand(w http.ResponseWriter, r *http.Request, _ string) 
 		w.Header().Set("X-Command-Id", c.ID)
 		return writeJSON(w, http.StatusCreated, map[string]any{"command_id": c.ID, "pid": c.PID})
 	}
+	defer c.Attach()()
 	s := newStream(w, c, p.keepalive)
 	s.start(c)
 	s.copy(r, c, 0, true)
@@ -153,6 +154,7 @@ func (p *Public) readOutput(w http.ResponseWriter, r *http.Request, id string) e
 	if _, next := c.Output.Bounds(); from > next {
 		return fault.Invalid("from", "is beyond the end of the output, %d", next)
 	}
+	defer c.Attach()()
 	newStream(w, c, p.keepalive).copy(r, c, from, follow)
 	return nil
 }

@@ -48,7 +48,6 @@ func (s *stream) start(c *command.Command) {
 // command has finished; without, until what is there has been sent. It returns
 // when the client is gone.
 func (s *stream) copy(r *http.Request, c *command.Command, from int64, follow bool) {
-	defer c.Attach()()
 	idle := time.NewTimer(s.keepalive)
 	defer idle.Stop()
 	for r.Context().Err() == nil {

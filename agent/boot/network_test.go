@@ -35,6 +35,7 @@ func TestNetwork(t *testing.T) {
 	if out, err := exec.Command("ip", "link", "add", card, "type", "veth", "peer", "name", "outside").CombinedOutput(); err != nil {
 		t.Fatalf("%s %v", out, err)
 	}
+	defer exec.Command("ip", "link", "del", card).Run()
 	if out, err := exec.Command("ip", "link", "set", "outside", "up").CombinedOutput(); err != nil {
 		t.Fatalf("%s %v", out, err)
 	}

@@ -48,7 +48,7 @@ type Exit struct {
 func start(r *reaper.Reaper, s Spec, l *launch, ended func(*Command), grew func()) (*Command, error) {
 	io, err := open(&s, l.user.UID)
 	if err != nil {
-		return nil, startFault(err, l)
+		return nil, stdioFault(err)
 	}
 	c := &Command{
 		ID: newID(), Spec: s, User: l.user.Name, Cwd: l.dir,
@@ -117,6 +117,15 @@ func (c *Command) Exit() *Exit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.exit
+}
+
+// cost is the memory the command holds: its output, and what it was started with.
+func (c *Command) cost() int64 {
+	size := int64(len(c.Spec.Cmd))
+	for _, arg := range c.Spec.Args {
+		size += int64(len(arg)) + 16
+	}
+	return size + c.Output.Cost()
 }
 
 // Finished is closed when Exit is known and Output complete.

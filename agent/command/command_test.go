@@ -71,6 +71,17 @@ func TestFinishedGoFirstWhenMemoryIsShort(t *testing.T) {
 	}
 }
 
+func TestLongCommandLinesCount(t *testing.T) {
+	table := table(t)
+	table.budget = 1 << 20
+	first := startIn(t, table, "true")
+	<-first.Finished()
+	for i := 0; i < 12; i++ {
+		<-startIn(t, table, "true "+strings.Repeat("x", 100_000)).Finished()
+	}
+	eventually(t, "the oldest is evicted", func() bool { return !known(table, first) })
+}
+
 func TestRunningCommandsShareTheBudget(t *testing.T) {
 	table := table(t)
 	table.budget = 1 << 20

@@ -132,10 +132,32 @@ func startFault(err error, l *launch) error {
 			"%q is neither a program for this machine nor a script with an interpreter line", l.argv[0]).Because(err)
 	case errors.Is(err, syscall.E2BIG):
 		return fault.Invalid("args", "arguments and environment together are larger than Linux allows; use a file or stdin")
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM),
-		errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
-		return fault.New(http.StatusServiceUnavailable, "out_of_resources",
-			"the sandbox has no room for another process (%v); end some and try again", err).Because(err)
+	case exhausted(err):
+		return exhaustedFault(err)
 	}
 	return fault.New(unprocessable, "cannot_start", "%q: %v", l.argv[0], err).Because(err)
+}
+
+// stdioFault explains why there is nothing to connect the program to.
+func stdioFault(err error) error {
+	if exhausted(err) {
+		return exhaustedFault(err)
+	}
+	return fault.New(http.StatusInternalServerError, "no_stdio",
+		"the sandbox's /dev lacks what a command is connected to (null, ptmx): %v", err).Because(err)
+}
+
+// exhausted covers processes, memory, descriptors and terminals (ENOSPC).
+func exhausted(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+func exhaustedFault(err error) error {
+	return fault.New(http.StatusServiceUnavailable, "out_of_resources",
+		"the sandbox has no room for another process (%v); end some and try again", err).Because(err)
 }

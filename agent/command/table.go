@@ -4,10 +4,12 @@ import (
 	"net/http"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"space/agent/fault"
+	"space/agent/output"
 	"space/agent/reaper"
 )
 
@@ -27,6 +29,7 @@ type Table struct {
 	reaper *reaper.Reaper
 	env    func() map[string]string
 	budget int64
+	grown  atomic.Int64 // blocks of output begun since the last balance
 
 	mu       sync.Mutex
 	commands map[string]*Command
@@ -60,7 +63,7 @@ func (t *Table) Start(s Spec) (*Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(t.reaper, s, l, t.ended, t.balance)
+	c, err := start(t.reaper, s, l, t.ended, t.grew)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +145,15 @@ func (t *Table) Activity() Activity {
 	return a
 }
 
+// grew is called for every new block of output. Looking at all commands each
+// time would slow a fast one down, so a small part of the budget may be overdrawn.
+func (t *Table) grew() {
+	if t.grown.Add(1)*output.BlockSize >= t.budget/64 {
+		t.grown.Store(0)
+		t.balance()
+	}
+}
+
 func (t *Table) ended(c *Command) {
 	t.mu.Lock()
 	c.listed = true
@@ -171,10 +183,10 @@ func (t *Table) balance() {
 	defer t.mu.Unlock()
 	var total int64
 	for _, c := range t.commands {
-		total += c.Output.Cost()
+		total += c.cost()
 	}
 	for len(t.order) > maxFinished || total > t.budget && len(t.order) > 0 {
-		total -= t.order[0].Output.Cost()
+		total -= t.order[0].cost()
 		t.forget(t.order[0])
 	}
 	for total > t.budget {

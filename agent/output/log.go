@@ -20,9 +20,9 @@ func (s Stream) String() string {
 	return [...]string{"stdout", "stderr", "pty"}[s]
 }
 
-// blockSize bounds one block, and so one chunk handed to a reader. Run ends
+// BlockSize bounds one block, and so one chunk handed to a reader. Run ends
 // must fit 16 bits.
-const blockSize = 32 << 10
+const BlockSize = 32 << 10
 
 // block is a stretch of output. data only grows and is never rewritten, so a
 // reader may keep a slice of it without the lock.
@@ -69,12 +69,12 @@ func (l *Log) Append(stream Stream, p []byte) (grew bool) {
 	}
 	for len(p) > 0 {
 		last := l.tail()
-		if last == nil || len(last.data) == blockSize {
+		if last == nil || len(last.data) == BlockSize {
 			last = &block{start: l.next}
 			l.blocks = append(l.blocks, last)
 			grew = true
 		}
-		n := blockSize - len(last.data)
+		n := BlockSize - len(last.data)
 		if n > len(p) {
 			n = len(p)
 		}
@@ -103,8 +103,8 @@ func (b *block) add(stream Stream, p []byte) {
 		if size < want {
 			size = want
 		}
-		if size > blockSize {
-			size = blockSize
+		if size > BlockSize {
+			size = BlockSize
 		}
 		grown := make([]byte, len(b.data), size)
 		copy(grown, b.data)

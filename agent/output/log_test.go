@@ -62,10 +62,10 @@ func (m *model) check(t *testing.T, l *Log, from int64) {
 func TestOffsetsAgainstModel(t *testing.T) {
 	for seed := int64(0); seed < 150; seed++ {
 		random := rand.New(rand.NewSource(seed))
-		limit := 1 + random.Int63n([]int64{10, 1000, 3 * blockSize}[random.Intn(3)])
+		limit := 1 + random.Int63n([]int64{10, 1000, 3 * BlockSize}[random.Intn(3)])
 		l, m := NewLog(limit), &model{}
 		for step := 0; step < 60; step++ {
-			portion := make([]byte, random.Intn([]int{3, 300, 2 * blockSize}[random.Intn(3)]))
+			portion := make([]byte, random.Intn([]int{3, 300, 2 * BlockSize}[random.Intn(3)]))
 			random.Read(portion)
 			stream := Stream(random.Intn(3))
 			l.Append(stream, portion)
@@ -131,7 +131,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := 0; i < 5<<20; i++ { // the worst case: every byte a run of its own
 		l.Append(Stream(i%2), []byte{1})
 	}
-	if cost := l.Cost(); cost > 6*(1<<20+blockSize) {
+	if cost := l.Cost(); cost > 6*(1<<20+BlockSize) {
 		t.Errorf("1 MiB of output costs %d bytes", cost)
 	}
 	small := NewLog(1 << 20)
@@ -145,14 +145,14 @@ func TestMemoryIsBounded(t *testing.T) {
 func TestDropOldestKeepsTheNewest(t *testing.T) {
 	l, m := NewLog(1<<20), &model{}
 	for i := 0; i < 5; i++ {
-		p := bytes.Repeat([]byte{byte(i)}, blockSize)
+		p := bytes.Repeat([]byte{byte(i)}, BlockSize)
 		l.Append(Stdout, p)
 		m.append(Stdout, p)
 	}
 	for l.DropOldest() {
 		m.check(t, l, 0)
 	}
-	if first, next := l.Bounds(); next-first != blockSize {
+	if first, next := l.Bounds(); next-first != BlockSize {
 		t.Errorf("%d bytes are left", next-first)
 	}
 }
