@@ -13,6 +13,7 @@ from space.model.errors import BadRequest, NotFound, SpaceError, Unauthorized
 from space.model.ids import new_id
 from space.model.lifecycle import Event, State
 from space.store import projects, sandboxes
+from space.store.notices import Channel
 
 
 async def asked(api: Api, path: str, key: str | None = None) -> dict[str, str]:
@@ -147,7 +148,9 @@ async def test_notices_drop_what_is_remembered(api: Api, monkeypatch: pytest.Mon
     made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
     path = f"/internal/authz/v1/sandboxes/{made.id}/commands"
     async with asyncio.TaskGroup() as group:
-        listening = group.create_task(api.plane.notices.run())
+        with api.plane.notices.changes(Channel.KEY, "any") as connected:
+            listening = group.create_task(api.plane.notices.run())
+            await connected.wait()
         key, text = await keys.create(api.plane.db, api.project, "second")
         async with api.anonymous({"x-api-key": text}) as second, asyncio.timeout(10):
             assert (await second.get(path)).status_code == 200

@@ -20,6 +20,9 @@ from space.wire.problem import MEDIA_TYPE, Problem, headers_of, to_problem
 
 log = logger()
 _BACKLOG = 2048
+_KEEP_ALIVE_S = 2 * 3600
+"""Longer than any of our callers keeps an idle connection (Envoy: 1 h): a server that closes first may do so while the
+next request is on its way, and that one would fail."""
 _ROUTING = {
     404: ("not_found", "There is nothing at this path; /openapi.json lists what there is."),
     405: ("method_not_allowed", "This path has no such method; the header Allow lists those it has."),
@@ -67,6 +70,7 @@ def server(app: ASGIApp, *, grace_s: float) -> uvicorn.Server:
         server_header=False,
         date_header=False,
         proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(grace_s),
     )
     return _Server(config)
