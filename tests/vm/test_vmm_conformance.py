@@ -258,11 +258,14 @@ async def test_a_missing_disk_is_told_and_leaves_nothing(driver: Driver, vm_new:
 
 async def test_a_cancelled_start_leaves_nothing(driver: Driver, vm_new: Machine) -> None:
     """Cancelled at any of many moments: no process of the VM's user, no group, and a later start works."""
-    for delay_s in (0, 0.005, 0.01, 0.02, 0.04, 0.08):
+    for delay_s in (0, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
-                await (await vm_new.start(driver)).kill()
+                await vm_new.start(driver)
+        if vm_new.vm is not None:  # it was quicker
+            await vm_new.vm.kill()
         found = await command.run("pgrep", "--uid", str(vm_new.spec.uid), check=False)
-        assert (found.status, found.stdout) == (1, "")
+        # an orphan may stay a zombie until process 1 looks; `start_time` counts that as gone
+        assert [pid for pid in found.stdout.split() if process.start_time(int(pid)) is not None] == []
         assert vm_new.spec.sandbox not in cgroup.sandboxes(LAYOUT.instance)
     assert (await vm_new.start(driver)).alive
