@@ -18,7 +18,8 @@ import space
 from space.host import command, daemon, files, process
 from space.layout import Layout
 from space.model.ids import is_api_key
-from space.settings import ApiSettings, dump_process_settings
+from space.settings import ApiSettings, dump_process_settings, read_process_settings
+from space.store.db import connected
 
 SOURCES = Path(space.__file__).parents[1]
 
@@ -166,6 +167,20 @@ async def test_a_hundred_megabytes_are_refused_with_flat_memory(server: postgres
             assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
         assert peak_kib(api.ref.pid) - before < 20 * 1024
         assert (await http.get("/v1/keys")).status_code == 200
+
+
+async def test_a_database_that_contradicts_the_code_is_refused_in_one_line(
+    server: postgres.Server, settings: Path
+) -> None:
+    await ensured_key(server.layout, settings, "")
+    async with connected(read_process_settings(ApiSettings, settings).database_url) as db:
+        await db.execute("UPDATE schema_migrations SET checksum = 'other'")
+    done = await command.run(
+        *daemon.drop_privileges(user(server.layout)), *api_argv(settings), env={"PYTHONPATH": str(SOURCES)},
+        cwd=Path("/"), check=False,
+    )  # fmt: skip
+    assert done.status == 1
+    assert done.stderr.startswith("space.api: Migration 0001_first was changed after it was applied")
 
 
 async def test_the_password_shows_nowhere(server: postgres.Server, settings: Path) -> None:

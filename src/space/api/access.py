@@ -8,7 +8,7 @@ from space.control import keys
 from space.control.plane import Plane
 from space.model.errors import Unauthorized
 from space.model.ids import SandboxId
-from space.model.operation import ApiKey
+from space.model.key import ApiKey
 from space.model.sandbox import Sandbox
 from space.store import sandboxes
 from space.store.notices import Channel

@@ -14,9 +14,10 @@ from space.control.plane import Plane
 from space.control.workers import WorkerLink, Workers
 from space.controllers import loops
 from space.host.tasks import first
+from space.model.errors import SpaceError
 from space.settings import ApiSettings, read_process_settings
 from space.store.db import connected
-from space.store.migrate import migrate
+from space.store.migrate import MigrationRefused, migrate
 from space.store.notices import Notices
 from space.wire.serving import bind_unix, server
 from space.wire.worker import WorkerClient
@@ -29,7 +30,10 @@ def main(settings_file: Path, *, ensure_key: bool) -> None:
     """Serve until SIGTERM; or, with `ensure_key`, print the first API key and leave."""
     settings = read_process_settings(ApiSettings, settings_file)
     telemetry.configure("api", settings.log_level)
-    asyncio.run(_ensure_key(settings) if ensure_key else _serve(settings))
+    try:
+        asyncio.run(_ensure_key(settings) if ensure_key else _serve(settings))
+    except (SpaceError, MigrationRefused) as error:
+        sys.exit(f"space.api: {error}")
 
 
 async def _ensure_key(settings: ApiSettings) -> None:

@@ -8,8 +8,9 @@ from pydantic.config import JsonDict
 
 from space.control.keys import LABEL, MAX_LABEL
 from space.model.ids import TEMPLATE_NAME, ProjectId
+from space.model.key import ApiKey
 from space.model.lifecycle import State
-from space.model.operation import ApiKey, Operation, OperationKind, OperationStatus, SandboxEvent
+from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
 from space.model.sandbox import (
     DEFAULT_MEMORY_MIB,
     DEFAULT_VCPUS,

@@ -5,7 +5,7 @@ import re
 
 from space.model.errors import InvalidArgument, NotFound, Unauthorized
 from space.model.ids import KeyId, ProjectId, hash_api_key, is_api_key, new_api_key
-from space.model.operation import ApiKey
+from space.model.key import ApiKey
 from space.store import keys, projects
 from space.store.db import Database
 

@@ -1,11 +1,11 @@
-"""A lifecycle change in progress, an event of a sandbox's life, and the project that owns both."""
+"""A lifecycle change in progress, and what has happened to a sandbox."""
 
 import dataclasses
 import datetime
 import enum
 
 from space.model.errors import SpaceError, from_problem
-from space.model.ids import KeyId, OperationId, ProjectId, SandboxId
+from space.model.ids import OperationId, ProjectId, SandboxId
 
 
 class OperationKind(enum.StrEnum):
@@ -56,15 +56,3 @@ class SandboxEvent:
     from_state: str | None
     state: str
     reason: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A key as far as it is ever shown again: never its text. Times are None for "not yet"."""
-
-    id: KeyId
-    project: ProjectId
-    label: str
-    created_at: datetime.datetime
-    last_used_at: datetime.datetime | None
-    revoked_at: datetime.datetime | None

@@ -1,7 +1,7 @@
 """API keys, stored as hashes only."""
 
 from space.model.ids import KeyId, ProjectId, new_id
-from space.model.operation import ApiKey
+from space.model.key import ApiKey
 from space.store.db import Queries, Record
 
 _COLUMNS = "id, project_id, label, created_at, last_used_at, revoked_at"
