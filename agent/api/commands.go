@@ -151,7 +151,8 @@ func (p *Public) readOutput(w http.ResponseWriter, r *http.Request, id string) e
 			return fault.Invalid("from", "must be an offset: a whole number, 0 or more")
 		}
 	}
-	if _, next := c.Output.Bounds(); from > next {
+	// A running command may yet print as much: its reader waits.
+	if _, next := c.Output.Bounds(); from > next && (!follow || c.Exit() != nil) {
 		return fault.Invalid("from", "is beyond the end of the output, %d", next)
 	}
 	defer c.Attach()()

@@ -234,11 +234,21 @@ func TestOutputWithoutFollow(t *testing.T) {
 	if got := a.output(r.id, "?follow=false").rest(0); got.data != "so far\n" || got.exit != nil {
 		t.Fatalf("%+v", got)
 	}
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=8", nil), 422, "invalid_argument")
+	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=8&follow=false", nil), 422, "invalid_argument")
 	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=-1", nil), 422, "invalid_argument")
 	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=x", nil), 422, "invalid_argument")
 	a.refused(a.do("GET", "/commands/"+r.id+"/output?follow=maybe", nil), 422, "invalid_argument")
 	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=%zz", nil), 400, "bad_request")
+}
+
+func TestReaderMayBeAheadOfARunningCommand(t *testing.T) {
+	a := newAgent(t)
+	r := a.start(with(sh("read x; printf 0123456789"), "stdin", true))
+	a.do("POST", "/commands/"+r.id+"/stdin?eof=true", "go\n")
+	if got := a.output(r.id, "?from=4").rest(4); got.data != "456789" {
+		t.Fatalf("%+v", got)
+	}
+	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=11", nil), 422, "invalid_argument")
 }
 
 func TestKeepalive(t *testing.T) {

@@ -54,7 +54,9 @@ func (p *Public) Serve(l net.Listener) error { return newServer(p).Serve(l) }
 
 func (p *Public) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A handler that has begun to answer returns no error.
+	body := r.Body
 	if err := p.serve(w, r); err != nil {
+		drain(body)
 		writeProblem(w, err)
 	}
 }

@@ -12,7 +12,7 @@ type Piece struct {
 
 // At returns the piece that begins at offset from. Without one it returns
 // either a channel that is closed when there may be, or nil when the log is
-// sealed and the reader has seen it all. from must not be beyond the end.
+// sealed and there is nothing at from or after it.
 func (l *Log) At(from int64) (piece Piece, ok bool, wait <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
