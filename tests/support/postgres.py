@@ -124,7 +124,7 @@ async def allow_databases(layout: Layout, code_root: Path | None) -> None:
     """Let the role make databases; in the product it owns one and makes none."""
     await command.run(
         *daemon.drop_privileges(embedded.user()),
-        str(embedded.binary("psql", code_root)), "-h", str(layout.postgres_run_dir),
-        "-U", embedded.SYSTEM_USER, "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-c", f"ALTER ROLE {embedded.ROLE} CREATEDB",
+        str(embedded.binary("psql", code_root)), "-h", str(layout.postgres_run_dir), "-U", embedded.SYSTEM_USER,
+        "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-c", f"ALTER ROLE {embedded.ROLE} CREATEDB",
         cwd=Path("/"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from space.store.db import Database
 from space.store.notices import Notices
 from space.store.sandboxes import Lease
 
-LEASE_TTL_S = 10.0
+LEASE_TTL_S = 5.0
 """After a process died, its half-done work waits this long for another to take it over."""
 
 
