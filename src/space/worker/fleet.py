@@ -10,6 +10,7 @@ from space.image import catalog
 from space.model.errors import NoCapacity, SandboxFailed, Stale, Unavailable
 from space.model.ids import SandboxId, TemplateDigest
 from space.telemetry import logger
+from space.vmm.driver import VmmError
 from space.wire.worker import GoneFact, SandboxFact, StartSandbox
 from space.worker.facts import FactHub
 from space.worker.host import Host
@@ -121,9 +122,13 @@ class Fleet:
             if entry.state == "failed":
                 self._run(machine, machine.rest())
                 continue
-            vm = await self._host.driver.adopt(self._host.layout.vm_dir(sandbox), entry.vmm) if entry.vmm else None
-            if vm is None:
+            try:
+                vm = await self._host.driver.adopt(self._host.layout.vm_dir(sandbox), entry.vmm) if entry.vmm else None
                 why = "its VMM ended while no worker was watching" if same_boot else "the host was restarted"
+            except VmmError as error:  # it lives and does not answer: `mourn` kills it by its uid
+                log.warning("adoption_failed", sandbox=sandbox, error=str(error))
+                vm, why = None, "its VMM stopped answering"
+            if vm is None:
                 self._run(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}.")))
                 continue
             log.info("sandbox_adopted", sandbox=sandbox, pid=vm.ref.pid)
