@@ -39,5 +39,5 @@ def test_the_limits_are_the_codes() -> None:
         "memory": f"{sandbox.MIN_MEMORY_MIB} to {sandbox.MAX_MEMORY_MIB} MiB, default {sandbox.DEFAULT_MEMORY_MIB}",
         "disk": f"{template.DEFAULT_DISK_MIB // 1024} GiB, sparse",
         "environment": f"{sandbox.MAX_ENV_BYTES // 1024} KiB",
-        "labels": f"{sandbox.MAX_LABELS}, each name and value at most {sandbox.MAX_LABEL_BYTES} bytes",
+        "labels": f"{sandbox.MAX_LABELS}, each name and value at most {sandbox.MAX_LABEL_CHARS} characters",
     }
