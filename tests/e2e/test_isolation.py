@@ -91,11 +91,11 @@ async def test_sockets_refuse_other_users(space: Deployment) -> None:
 
 
 async def test_data_of_the_instance_is_closed_to_other_users(space: Deployment, sandbox: str) -> None:
-    for path in ("api-key", "logs", "worker", "cache"):
-        mode = (space.data / path).stat().st_mode
-        assert mode & 0o006 == 0, f"{path} can be read or written by everyone: {mode:o}"
-    for path in (space.data / "logs").iterdir():
-        assert path.stat().st_mode & 0o007 == 0, f"{path.name} is open to everyone"
-    for path in (space.data / "disk" / "vms" / sandbox).iterdir():
-        if path.is_file():
-            assert path.stat().st_mode & 0o077 == 0, f"{path.name} of a VM can be read by others"
+    for name in ("api-key", "logs", "worker", "cache"):
+        mode = (space.data / name).stat().st_mode
+        assert mode & 0o006 == 0, f"{name} can be read or written by everyone: {mode:o}"
+    for file in (space.data / "logs").iterdir():
+        assert file.stat().st_mode & 0o007 == 0, f"{file.name} is open to everyone"
+    for file in (space.data / "disk" / "vms" / sandbox).iterdir():
+        if file.is_file():
+            assert file.stat().st_mode & 0o077 == 0, f"{file.name} of a VM can be read by others"

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 import os
 import signal
@@ -112,7 +113,8 @@ async def test_killed_in_the_middle_of_a_create(space: Deployment) -> None:
         made = answer.json()["sandbox_id"]
         pid = space.daemon_pid(name)
         os.kill(pid, signal.SIGKILL)
-        await eventually(lambda n=name, p=pid: space.daemon_ready(n, p), within_s=30, what=f"{name} is back")
+        back = functools.partial(space.daemon_ready, name, pid)
+        await eventually(back, within_s=30, what=f"{name} is back")
 
         async def runs(wanted: str = made) -> bool:
             return bool((await space.state(wanted))["state"] == "running")

@@ -66,7 +66,7 @@ class Deployment:
     @property
     def run_dir(self) -> Path:
         """The instance's run folder."""
-        return Path("/run/space") / json.loads((self.data / "instance.json").read_text())["instance"]
+        return Path("/run/space", json.loads((self.data / "instance.json").read_text())["instance"])
 
     @property
     def environment(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ import itertools
 from space.disk import rootfs
 from space.host import cgroup
 from space.layout import UID_RANGE_SIZE, Layout
+from space.model.ids import SandboxId
 from space.net import slot as slots
 from space.telemetry import logger
 from space.worker.host import kill_uids
@@ -12,7 +13,7 @@ from space.worker.host import kill_uids
 log = logger()
 
 
-async def sweep(layout: Layout, *, slot_numbers: set[int], uids: set[int], sandboxes: set[str]) -> None:
+async def sweep(layout: Layout, *, slot_numbers: set[int], uids: set[int], sandboxes: set[SandboxId]) -> None:
     """Remove every VMM process, slot, cgroup and file of the instance that is not in the given sets.
 
     Called once, after adoption and before anything new is made: afterwards each machine cleans up after itself.
@@ -26,8 +27,8 @@ async def sweep(layout: Layout, *, slot_numbers: set[int], uids: set[int], sandb
     for sandbox in stray_files:
         await rootfs.remove_vm_files(layout, sandbox)
     stray_cgroups = cgroup.sandboxes(layout.instance) - sandboxes
-    for sandbox in stray_cgroups:
-        await cgroup.remove(layout.instance, sandbox)
+    for group in stray_cgroups:
+        await cgroup.remove(layout.instance, group)
     log.info(
         "swept",
         processes=processes,

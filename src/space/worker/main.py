@@ -65,7 +65,7 @@ async def serve(settings: WorkerSettings) -> None:
         async with asyncio.TaskGroup() as group:
             fleet = Fleet(host, group, settings.memory_mib, boot)
             await fleet.adopt()
-            await sweep(layout, slot_numbers=fleet.slot_numbers(), uids=fleet.uids(), sandboxes=set(fleet.sandboxes()))
+            await sweep(layout, slot_numbers=fleet.slot_numbers(), uids=fleet.uids(), sandboxes=fleet.sandboxes())
             loops = [group.create_task(link.run()), group.create_task(pool.run())]
             app = create_app(host, fleet, settings, f"w{layout.instance}", boot)
             web = server(app, grace_s=5)
