@@ -12,12 +12,26 @@ from space.cli.client import Json, connect
 from space.cli.copy import RemoteFiles, parse_remote
 from space.cli.output import Format
 from space.cli.run import Cwd, Env, Memory, Timeout, User, Vcpus, command_body, create, execute, given, parse_env
-from space.model.errors import InvalidArgument
+from space.model.errors import InvalidArgument, NotFound
+from space.model.ids import is_id
 from space.settings import client_settings
 
 app = typer.Typer(no_args_is_help=True, help="Sandboxes: microVMs with an id.")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.")]
+
+def _checked(text: str) -> str:
+    if not is_id(text):
+        raise NotFound(
+            f"{text!r} is no id of a sandbox: 20 characters of a-z and 0-9, as `space sandbox ls` shows them."
+        )
+    return text
+
+
+def _all_checked(texts: list[str]) -> list[str]:
+    return [_checked(text) for text in texts]
+
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.", callback=_checked)]
 Out = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 
 
@@ -140,7 +154,9 @@ def copy(
 
 
 @app.command("rm")
-def remove(sandboxes: Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes' ids.")]) -> None:
+def remove(
+    sandboxes: Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes' ids.", callback=_all_checked)],
+) -> None:
     """Delete sandboxes, in any state; fine when one is deleted already."""
 
     async def act() -> None:
