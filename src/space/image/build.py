@@ -24,7 +24,10 @@ from space.image.work import exclusive, explained
 from space.layout import Layout
 from space.model.errors import InvalidArgument
 from space.model.ids import TemplateDigest, is_template_name
+from space.telemetry import logger
 from space.wire.worker import BuildDone, BuildLog, BuildTemplate, TemplateModel
+
+log = logger()
 
 _FORMAT = 1
 """Raised when the way an image is made changes, so that old templates are not taken for new ones."""
@@ -72,6 +75,7 @@ class _Journal:
     def step(self, name: str) -> Generator[None]:
         self.current, began = name, self.elapsed_s()
         self.log("Begins.")
+        log.info("build_step_began", step=name)  # what a first `space up` waits for, when nobody reads the journal
         yield
         self.log(f"Done in {self.elapsed_s() - began:.1f} s.")
 
