@@ -106,6 +106,18 @@ class BuildFailed(SpaceError):
     code, status, title = "build_failed", 500, "Template build failed"
 
 
+class SnapshotDamaged(SpaceError):
+    """A file of a snapshot is missing or not what was written; nothing was started, and nothing was changed."""
+
+    code, status, title = "snapshot_damaged", 409, "Snapshot damaged"
+
+
+class SnapshotUnfit(SpaceError):
+    """A memory snapshot was made by another VMM, kernel or processor; its disk can still be booted."""
+
+    code, status, title = "snapshot_unfit", 409, "Snapshot does not fit this host"
+
+
 class Stale(SpaceError):
     """A write with an epoch or generation that has been overtaken; the writer must read again."""
 

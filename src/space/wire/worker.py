@@ -8,6 +8,13 @@ of the one that took it.
     PUT    /v1/sandboxes/{id}         make it run (idempotent; answers when its agent answered through the data path)
     GET    /v1/sandboxes              what it holds
     DELETE /v1/sandboxes/{id}?epoch=  end it and give everything back (idempotent; unknown ids too)
+    POST   /v1/sandboxes/{id}/pause   stop its vCPUs; memory stays (idempotent)
+    POST   /v1/sandboxes/{id}/resume  let them run, with the right clock (idempotent)
+    POST   /v1/sandboxes/{id}/suspend put it to storage and end its VM (idempotent)
+    POST   /v1/sandboxes/{id}/restore bring it back from there (idempotent; never starts anything else)
+    POST   /v1/sandboxes/{id}/fork    start copies of it; it goes on
+    POST   /v1/sandboxes/{id}/snapshots  freeze a copy as a template; it goes on
+    GET    /v1/sandboxes/{id}/activity   what is going on in it, for idle time
     GET    /v1/watch                  NDJSON of Fact: all it holds, `synced`, then every change, a heartbeat each second
     POST   /v1/templates              build one; NDJSON of BuildLine, the last of which is `done` or `failed`
     GET    /v1/templates              the built ones
@@ -16,6 +23,7 @@ of the one that took it.
 
 import contextlib
 import datetime
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -56,11 +64,14 @@ class StartSandbox(pydantic.BaseModel):
     agent_token: pydantic.SecretStr
 
 
-VmState = Literal["creating", "running", "paused", "failed", "deleting"]
+VmState = Literal["creating", "running", "paused", "suspending", "suspended", "restoring", "failed", "deleting"]
 
 
 class SandboxFact(pydantic.BaseModel):
-    """What is true of a sandbox on a worker. `exit_status`: of the VMM, negative = signal, None = unknown."""
+    """What is true of a sandbox on a worker.
+
+    `generation` counts its suspensions on storage; `durable` tells that the last one would survive a loss of power.
+    """
 
     type: Literal["sandbox"] = "sandbox"
     id: str
@@ -68,6 +79,59 @@ class SandboxFact(pydantic.BaseModel):
     reason: str | None = None
     epoch: int
     timings_ms: dict[str, float] = {}
+    generation: int = 0
+    durable: bool = False
+
+
+class Order(pydantic.BaseModel):
+    """A wish about a sandbox that is there."""
+
+    epoch: int
+
+
+class SuspendSandbox(Order):
+    """`memory` False keeps the disk only: what runs in it ends, and restoring boots again."""
+
+    memory: bool = True
+
+
+class ForkChild(pydantic.BaseModel):
+    """A copy to be: a sandbox of its own from its first instruction."""
+
+    id: str
+    epoch: int
+    env: dict[str, str]
+    agent_token: pydantic.SecretStr
+
+
+class ForkSandbox(Order):
+    """Which copies to make."""
+
+    children: list[ForkChild]
+
+
+class ForkResult(pydantic.BaseModel):
+    """What became of one child: it runs, or `code` and `detail` say why not; then nothing of it is left."""
+
+    id: str
+    fact: SandboxFact | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+class SnapshotSandbox(Order):
+    """`name` becomes the template's tag on the worker; `memory` False keeps the disk only."""
+
+    name: str
+    memory: bool = True
+
+
+class Activity(pydantic.BaseModel):
+    """What the agent says is going on: any of these keeps a sandbox from being idle."""
+
+    foreground_commands: int
+    attached_readers: int
+    open_connections: int
 
 
 class GoneFact(pydantic.BaseModel):
@@ -161,6 +225,15 @@ BuildLine = Annotated[BuildLog | BuildDone | BuildFailedLine, pydantic.Field(dis
 _BUILD: pydantic.TypeAdapter[BuildLog | BuildDone | BuildFailedLine] = pydantic.TypeAdapter(BuildLine)
 
 
+def _in_clear(wish: pydantic.BaseModel) -> str:
+    """Return a wish as JSON with its secrets readable: they go over a private socket and nowhere else."""
+
+    def plain(value: object) -> object:
+        return value.get_secret_value() if isinstance(value, pydantic.SecretStr) else str(value)
+
+    return json.dumps(wish.model_dump(), default=plain)
+
+
 class WorkerClient:
     """Talks to one worker. Any transport failure is Unavailable: the worker may be restarting."""
 
@@ -193,14 +266,47 @@ class WorkerClient:
 
     async def start(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
         """Make it run, or learn that it does; raises what went wrong (NoCapacity, BootFailed, NotFound, Stale...)."""
-        body = wish.model_dump(mode="json") | {"agent_token": wish.agent_token.get_secret_value()}
-        text = pydantic.TypeAdapter(dict[str, object]).dump_json(body).decode()
-        response = await self._call("PUT", f"/v1/sandboxes/{sandbox}", text, CREATE_TIMEOUT_S)
+        response = await self._call("PUT", f"/v1/sandboxes/{sandbox}", _in_clear(wish), CREATE_TIMEOUT_S)
         return SandboxFact.model_validate_json(response.content)
 
     async def delete(self, sandbox: SandboxId, epoch: int) -> None:
         """End it and give everything back; fine when there is nothing."""
         await self._call("DELETE", f"/v1/sandboxes/{sandbox}?epoch={epoch}", timeout_s=30)
+
+    async def pause(self, sandbox: SandboxId, epoch: int) -> SandboxFact:
+        """Stop its vCPUs; raises Conflict where it is not running or paused."""
+        return await self._order(sandbox, "pause", Order(epoch=epoch))
+
+    async def resume(self, sandbox: SandboxId, epoch: int) -> SandboxFact:
+        """Let its vCPUs run; raises Conflict where it is not running or paused."""
+        return await self._order(sandbox, "resume", Order(epoch=epoch))
+
+    async def suspend(self, sandbox: SandboxId, wish: SuspendSandbox) -> SandboxFact:
+        """Put it to storage; returns when its VM is gone. What goes wrong leaves it running and is raised."""
+        return await self._order(sandbox, "suspend", wish)
+
+    async def restore(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
+        """Bring it back; returns when it runs. What goes wrong leaves it suspended and is raised (SnapshotDamaged...)."""
+        return await self._order(sandbox, "restore", wish)
+
+    async def fork(self, sandbox: SandboxId, wish: ForkSandbox) -> list[ForkResult]:
+        """Start copies of a running or suspended sandbox; one result per child."""
+        response = await self._call("POST", f"/v1/sandboxes/{sandbox}/fork", _in_clear(wish), CREATE_TIMEOUT_S)
+        return pydantic.TypeAdapter(list[ForkResult]).validate_json(response.content)
+
+    async def snapshot(self, sandbox: SandboxId, wish: SnapshotSandbox) -> Template:
+        """Freeze a copy of a running or suspended sandbox as a template."""
+        path = f"/v1/sandboxes/{sandbox}/snapshots"
+        response = await self._call("POST", path, wish.model_dump_json(), CREATE_TIMEOUT_S)
+        return TemplateModel.model_validate_json(response.content).to_template()
+
+    async def activity(self, sandbox: SandboxId) -> Activity:
+        """Ask a running sandbox's agent what is going on; raises Unavailable where it does not answer."""
+        return Activity.model_validate_json((await self._call("GET", f"/v1/sandboxes/{sandbox}/activity")).content)
+
+    async def _order(self, sandbox: SandboxId, verb: str, wish: pydantic.BaseModel) -> SandboxFact:
+        response = await self._call("POST", f"/v1/sandboxes/{sandbox}/{verb}", _in_clear(wish), CREATE_TIMEOUT_S)
+        return SandboxFact.model_validate_json(response.content)
 
     async def sandboxes(self) -> list[SandboxFact]:
         """Return what the worker holds."""
