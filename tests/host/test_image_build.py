@@ -171,7 +171,7 @@ async def test_each_step_tells_its_begin_and_end(layout: Layout, base: BuildDone
 async def test_built_again_without_a_network_it_is_there(layout: Layout, base: BuildDone) -> None:
     """In a network namespace with nothing in it: a cached build may not so much as look up a name."""
     done = await run("unshare", "--net", *_process(layout, "base", 10 * 1024), cwd=build_cache.ROOT, timeout_s=60)
-    found = BuildDone.model_validate_json(done.stdout)
+    found = BuildDone.model_validate_json(done.stdout.splitlines()[-1])
     assert found.cached
     assert found.template == base.template
 
