@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncGenerator
-from typing import Annotated
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -16,8 +16,8 @@ from space.model.errors import InvalidArgument, Unavailable
 from space.model.ids import new_id
 from space.settings import ClientSettings, client_settings
 
-_CREATE_TRIES = 4
 INTERRUPTED = 130
+T = TypeVar("T")
 
 Env = Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Set in the environment.")]
 Vcpus = Annotated[int | None, typer.Option(help="Virtual CPUs.")]
@@ -65,23 +65,26 @@ async def sandbox(api: Api, wish: Json) -> AsyncGenerator[Json]:
             raise typer.Exit(INTERRUPTED)
         yield made
     finally:
-        await api.call("DELETE", f"/v1/sandboxes/{made['id']}")
+        with terminal.on_signal(signal.SIGINT, interrupted.set), terminal.on_signal(signal.SIGTERM, interrupted.set):
+            await _patiently(lambda: api.call("DELETE", f"/v1/sandboxes/{made['id']}"))
 
 
 async def create(api: Api, wish: Json) -> Json:
     """Create a sandbox and return it; tried again where the connection broke, under one idempotency key."""
-    key = new_id()
-    for attempt in range(_CREATE_TRIES):
+    headers = {"idempotency-key": new_id()}
+    answer = await _patiently(lambda: api.call("POST", "/v1/sandboxes", body=wish, headers=headers))
+    made: Json = answer.json()
+    return made
+
+
+async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call that may be repeated; where SPACE does not answer, again after 0, 1 and 2 s."""
+    for pause_s in range(3):
         try:
-            answer = await api.call("POST", "/v1/sandboxes", body=wish, headers={"idempotency-key": key})
+            return await call()
         except Unavailable:
-            if attempt == _CREATE_TRIES - 1:
-                raise
-            await asyncio.sleep(attempt)
-        else:
-            made: Json = answer.json()
-            return made
-    raise AssertionError("unreachable")
+            await asyncio.sleep(pause_s)
+    return await call()
 
 
 async def execute(api: Api, sandbox_id: str, body: Json, *, stdin: bool) -> int:
