@@ -286,7 +286,7 @@ class WorkerClient:
         return await self._order(sandbox, "suspend", wish)
 
     async def restore(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
-        """Bring it back; returns when it runs. What goes wrong leaves it suspended and is raised (SnapshotDamaged...)."""
+        """Bring it back; returns when it runs. What goes wrong leaves it suspended and is raised."""
         return await self._order(sandbox, "restore", wish)
 
     async def fork(self, sandbox: SandboxId, wish: ForkSandbox) -> list[ForkResult]:
