@@ -25,7 +25,8 @@ _PROGRAMS = (
     ("nsenter", "util-linux", "--version"),
     ("mmdebstrap", "mmdebstrap", "--version"),
     ("mke2fs", "e2fsprogs", "-V"),
-    ("cpio", "cpio", "--version"),
+    ("apt-get", "apt", "--version"),
+    ("dpkg-deb", "dpkg", "--version"),
     ("go", "golang-go", "version"),
 )
 """What is run on the host: the program, its Debian package, how it tells its version."""
