@@ -11,17 +11,21 @@ from space.cli.finding import Finding, Level, needed, wanted
 from space.cli.supervisor import Record, read_records
 from space.cli.up import check_port
 from space.host import netns
+from space.host.mounts import filesystem_of
 from space.host.process import start_time
 from space.layout import RUN_ROOT, Layout
 from space.model.errors import SpaceError
 from space.settings import ClientSettings, HostSettings
+
+_UNFIT = ("tmpfs", "ramfs", "overlayfs", "nfs", "v9fs", "smb2", "fuseblk")
+"""File systems, as stat(1) names them, that lose the data at a reboot or make images slow or unsafe."""
 
 
 async def findings(settings: HostSettings, layout: Layout | None) -> list[Finding]:
     """Return the state of the instance in the data folder; `layout` None means that there is none yet."""
     data_dir = settings.data_dir.resolve()
     pid = instance.holder(data_dir)
-    found = [_file_system(data_dir)]
+    found = [await _file_system(data_dir)]
     if layout is None:
         return [*found, Finding(Level.OK, "SPACE", f"not set up in {data_dir}"), _port(settings)]
     if pid is None:
@@ -31,14 +35,11 @@ async def findings(settings: HostSettings, layout: Layout | None) -> list[Findin
     return [*found, await _readiness(settings), *_strangers(layout)]
 
 
-def _file_system(data_dir: Path) -> Finding:
-    place = next(path for path in (data_dir, *data_dir.parents) if path.exists())
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    fields = max((m for m in mounts if place.is_relative_to(m[1])), key=lambda m: len(m[1]))
-    how = "used as it is" if fields[2] == "btrfs" else "btrfs images are made in it"
-    bad = fields[2] in ("tmpfs", "overlay", "nfs", "nfs4", "9p")
+async def _file_system(data_dir: Path) -> Finding:
+    kind = await filesystem_of(next(path for path in (data_dir, *data_dir.parents) if path.exists()))
+    how = "used as it is" if kind == "btrfs" else "btrfs images are made in it"
     cure = "Put the data folder on a local disk (--data); this kind forgets, or is slow with images."
-    return wanted("data folder", f"{data_dir} on {fields[2]}: {how}", not bad, cure)
+    return wanted("data folder", f"{data_dir} on {kind}: {how}", kind not in _UNFIT, cure)
 
 
 def _port(settings: HostSettings) -> Finding:

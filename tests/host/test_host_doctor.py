@@ -1,0 +1,46 @@
+"""`space doctor` looks, says what to do, and leaves everything as it was."""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+from space.host import command
+
+_SPACE = Path(sys.prefix) / "bin" / "space"
+
+
+async def _doctor(data_dir: Path, port: int = 0) -> tuple[int, dict[str, dict[str, str]]]:
+    done = await command.run(
+        str(_SPACE), "doctor", "-o", "json", "--data", str(data_dir), env={"SPACE_PORT": str(port)}, check=False
+    )
+    found = json.loads(done.stdout)
+    return done.status, {one["what"]: one for one in found}
+
+
+async def test_it_finds_what_is_needed_and_makes_nothing(tmp_path: Path) -> None:
+    status, found = await _doctor(tmp_path / "data")
+    blocked = [one for one in found.values() if one["level"] == "blocker"]
+    assert (status, blocked) == (0, [])
+    assert {"root", "btrfs", "nftables", "KVM", "qemu-system-x86_64", "disk", "memory", "swap", "port", "SPACE"} <= set(
+        found
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_every_finding_that_is_not_ok_has_a_cure(tmp_path: Path) -> None:
+    _, found = await _doctor(tmp_path / "data")
+    assert [one["what"] for one in found.values() if (one["level"] == "ok") != (one["cure"] == "")] == []
+
+
+async def test_a_port_in_use_blocks_with_its_cure(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, found = await _doctor(tmp_path / "data", taken.getsockname()[1])
+    assert status == 1
+    assert found["port"]["level"] == "blocker"
+    assert "--port" in found["port"]["cure"]
+
+
+async def test_a_data_folder_in_memory_is_hinted_at() -> None:
+    _, found = await _doctor(Path("/dev/shm/space-doctor-test"))
+    assert found["data folder"]["level"] == "hint"
