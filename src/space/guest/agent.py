@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import h11
 import pydantic
 
 from space.host.netns import tcp_socket
-from space.wire.agent import AgentInit, AgentReady
+from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, ThawWish
 from space.wire.gateway import AGENT_INTERNAL_PORT
 
 GUEST_ADDRESS = "169.254.0.21"
@@ -22,10 +23,71 @@ _ATTEMPT_S = 5.0
 _CONNECT_S = 0.1
 """Short: a SYN sent before the guest's network is up is lost, and the kernel would repeat it only after a second."""
 _POLL_S = 0.02
+_OK = 200
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 
 class AgentError(Exception):
     """The agent answered, and not as an agent should; trying again will not help."""
+
+
+class AgentSilent(Exception):
+    """The agent gave no answer in time."""
+
+
+async def initialise(netns: Path, init: AgentInit) -> AgentReady:
+    """Tell the agent who it is, trying again until it answers; put a deadline around it.
+
+    A guest that is still booting refuses or drops connections: that is waited out. An agent that answers with an error
+    raises AgentError. The clock that is told is read anew for each attempt.
+    """
+    while True:
+        with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
+            async with asyncio.timeout(_ATTEMPT_S):
+                told = init.model_copy(update={"time_unix_ns": time.time_ns()})
+                status, answer = await _request(netns, "POST", "/init", told.model_dump_json().encode())
+            return _understood(AgentReady, status, answer)
+        await asyncio.sleep(_POLL_S)
+
+
+async def freeze(netns: Path, wish: FreezeWish, timeout_s: float) -> Frozen:
+    """Stop all user code in the guest, after its hook; raises AgentError, AgentSilent."""
+    return _understood(Frozen, *await _ask(netns, "POST", "/freeze", wish, timeout_s))
+
+
+async def thaw(netns: Path, wish: ThawWish, timeout_s: float) -> None:
+    """Let user code run again where a freeze came to nothing; raises AgentError, AgentSilent."""
+    _understood(pydantic.BaseModel, *await _ask(netns, "POST", "/thaw", wish, timeout_s))
+
+
+async def warm(netns: Path, timeout_s: float) -> None:
+    """Make the next command quick: the agent runs one like it. Raises AgentError, AgentSilent."""
+    _understood(pydantic.BaseModel, *await _ask(netns, "POST", "/warm", None, timeout_s))
+
+
+async def activity(netns: Path, timeout_s: float) -> GuestActivity:
+    """Ask what is going on in the guest; raises AgentError, AgentSilent."""
+    return _understood(GuestActivity, *await _ask(netns, "GET", "/activity", None, timeout_s))
+
+
+async def _ask(
+    netns: Path, method: str, path: str, wish: pydantic.BaseModel | None, timeout_s: float
+) -> tuple[int, bytes]:
+    body = b"" if wish is None else wish.model_dump_json().encode()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _request(netns, method, path, body)
+    except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+        raise AgentSilent(f"The agent did not answer {path} within {timeout_s:g} s.") from error
+
+
+def _understood(model: type[M], status: int, answer: bytes) -> M:
+    if status // 100 != _OK // 100:
+        raise AgentError(f"The agent refused with {status}: {answer[:300]!r}")
+    try:
+        return model.model_validate_json(answer or b"{}")
+    except pydantic.ValidationError as error:
+        raise AgentError("The agent's answer makes no sense.") from error
 
 
 async def _request(netns: Path, method: str, path: str, body: bytes) -> tuple[int, bytes]:
@@ -53,23 +115,3 @@ async def _request(netns: Path, method: str, path: str, body: bytes) -> tuple[in
                 return status, bytes(answer)
     finally:
         raw.close()
-
-
-async def initialise(netns: Path, init: AgentInit) -> AgentReady:
-    """Tell the agent who it is, trying again until it answers; put a deadline around it.
-
-    A guest that is still booting refuses or drops connections: that is waited out. An agent that answers with an error
-    raises AgentError. The clock that is told is read anew for each attempt.
-    """
-    while True:
-        body = init.model_copy(update={"time_unix_ns": time.time_ns()}).model_dump_json().encode()
-        with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
-            async with asyncio.timeout(_ATTEMPT_S):
-                status, answer = await _request(netns, "POST", "/init", body)
-            if status != 200:
-                raise AgentError(f"The agent refused its initialisation with {status}: {answer[:300]!r}")
-            try:
-                return AgentReady.model_validate_json(answer)
-            except pydantic.ValidationError as error:
-                raise AgentError("The agent's answer to its initialisation makes no sense.") from error
-        await asyncio.sleep(_POLL_S)

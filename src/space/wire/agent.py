@@ -1,10 +1,17 @@
-"""What is said to the agent in a guest on its internal port: who it is now, and that it is there."""
+"""What is said to the agent in a guest on its internal port, and what it answers."""
+
+from typing import Literal
 
 import pydantic
 
+Reason = Literal["boot", "warm", "restore", "fork", "resume"]
+"""Why an agent is told who it is."""
+
+FreezeReason = Literal["suspend", "snapshot", "fork", "pause"]
+
 
 class AgentInit(pydantic.BaseModel):
-    """Told after every boot, before user code can run: identity, clock, fresh entropy, environment, token."""
+    """Told after every boot, restore, fork and resume, before user code can run: identity, clock, entropy, token."""
 
     sandbox_id: str
     hostname: str
@@ -14,9 +21,47 @@ class AgentInit(pydantic.BaseModel):
     entropy: str
     """Base64 of at least 32 random bytes."""
 
+    reason: Reason = "boot"
+    hook_timeout_s: float = 10
+
 
 class AgentReady(pydantic.BaseModel):
     """The agent's answer."""
 
     version: str
     boot_id: str
+
+
+class FreezeWish(pydantic.BaseModel):
+    """Stop user code, after the hook has run for at most `hook_timeout_s`.
+
+    `sync` writes the guest's dirty pages to its disk; `fsfreeze` also makes the root file system consistent and closed
+    to writes. After `limit_s` without a thaw the agent undoes it: the host may have gone.
+    """
+
+    reason: FreezeReason
+    hook_timeout_s: float = 10
+    sync: bool = False
+    fsfreeze: bool = False
+    limit_s: float = 30
+
+
+class Frozen(pydantic.BaseModel):
+    """The agent's answer to a freeze."""
+
+    frozen: bool
+    freeze_ms: float = 0
+
+
+class ThawWish(pydantic.BaseModel):
+    """Undo a freeze."""
+
+    reason: FreezeReason
+
+
+class GuestActivity(pydantic.BaseModel):
+    """What is going on in a guest, as its agent tells."""
+
+    foreground_commands: int = pydantic.Field(ge=0)
+    attached_readers: int = pydantic.Field(ge=0)
+    open_connections: int = pydantic.Field(default=0, ge=0)
