@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from space.host.counter import Counter
 from space.net import addresses
-from space.net.addresses import LAST_NUMBER, NETWORK, SlotNumbers
+from space.net.addresses import LAST_NUMBER, NETWORK
 
 numbers = st.integers(1, LAST_NUMBER)
 
@@ -37,14 +38,14 @@ def test_no_pair_outside_the_network(number: int) -> None:
 def test_no_number_twice_across_restarts(tmp_path: Path) -> None:
     given_out: list[int] = []
     for _ in range(3):
-        counter = SlotNumbers(tmp_path / "next")
+        counter = Counter(tmp_path / "next", last=LAST_NUMBER)
         given_out += [counter.take() for _ in range(70)]
     assert len(set(given_out)) == len(given_out)
     assert given_out[0] == 1
 
 
 def test_no_number_twice_among_threads(tmp_path: Path) -> None:
-    counter = SlotNumbers(tmp_path / "next")
+    counter = Counter(tmp_path / "next", last=LAST_NUMBER)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: counter.take(), range(500)))
     assert sorted(found) == list(range(1, 501))
@@ -53,12 +54,12 @@ def test_no_number_twice_among_threads(tmp_path: Path) -> None:
 def test_after_the_last_comes_the_first(tmp_path: Path) -> None:
     file = tmp_path / "next"
     file.write_text(f"{LAST_NUMBER - 3}\n")
-    counter = SlotNumbers(file)
+    counter = Counter(file, last=LAST_NUMBER)
     assert [counter.take() for _ in range(6)] == [LAST_NUMBER - 3, LAST_NUMBER - 2, LAST_NUMBER - 1, LAST_NUMBER, 1, 2]
-    assert SlotNumbers(file).take() > 2
+    assert Counter(file, last=LAST_NUMBER).take() > 2
 
 
 def test_a_damaged_counter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "next").write_text("0\n")
     with pytest.raises(ValueError, match="next holds 0"):
-        SlotNumbers(tmp_path / "next")
+        Counter(tmp_path / "next", last=LAST_NUMBER)

@@ -15,8 +15,7 @@ from tests.support.node_world import PREVIEW_PORT, Guest
 from space.host import command, netns
 from space.host.command import CommandError
 from space.layout import Layout
-from space.net import gateway_ns, nft, slot
-from space.net.addresses import SlotNumbers
+from space.net import addresses, gateway_ns, nft, slot
 from space.net.pool import SlotPool
 from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
 
@@ -259,7 +258,7 @@ async def test_the_pool_hands_each_slot_out_once_and_leaves_none(gateway_only: L
     for made in taken:
         await slot.destroy(layout, made.number)
     await node_world.eventually(lambda: slot.existing(layout) == set())
-    assert SlotNumbers(layout.data_dir / "worker" / "next-slot").take() > max(made.number for made in taken)
+    assert addresses.numbers(layout).take() > max(made.number for made in taken)
 
 
 async def test_without_a_gateway_namespace_making_fails_cleanly() -> None:

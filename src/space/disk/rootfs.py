@@ -20,11 +20,16 @@ async def clone(source: Path, target: Path) -> None:
     The target's folder is made where it is missing. Raises StorageFull, or SpaceError where the file system cannot
     share blocks between the two.
     """
-    await asyncio.to_thread(_clone, source, target)
+    await asyncio.to_thread(_make_folder, target.parent)
+    await reflink(source, target)
 
 
-def _clone(source: Path, target: Path) -> None:
-    _make_folder(target.parent)
+async def reflink(source: Path, target: Path) -> None:
+    """As `clone`, into a folder that is there and stays as it is."""
+    await asyncio.to_thread(_reflink, source, target)
+
+
+def _reflink(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     try:
         files.reflink(source, target)

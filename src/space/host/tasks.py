@@ -1,4 +1,4 @@
-"""Waiting for the first of several things, on 3.11's TaskGroup."""
+"""Waiting for the first of several things, or for all of them, on 3.11's TaskGroup, with plain errors."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -29,3 +29,13 @@ async def first(*steps: Coroutine[Any, Any, T]) -> T:
             for task in tasks:
                 task.cancel()
     return outcome.result()
+
+
+async def together(*steps: Coroutine[Any, Any, None]) -> None:
+    """Run all at once and wait for all; the first error is raised as it is, and the others are cancelled by it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for step in steps:
+                group.create_task(step)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -7,7 +7,6 @@ from space.host import netns
 from space.host.command import CommandError
 from space.layout import Layout
 from space.net import addresses, slot
-from space.net.addresses import SlotNumbers
 from space.net.slot import Slot
 from space.telemetry import logger
 
@@ -22,7 +21,7 @@ class SlotPool:
     def __init__(self, layout: Layout, size: int) -> None:
         self._layout = layout
         self._size = size
-        self._numbers = SlotNumbers(addresses.counter_file(layout))
+        self._numbers = addresses.numbers(layout)
         self._ready: list[Slot] = []
         self._taken = asyncio.Event()
 
