@@ -35,6 +35,10 @@ class AgentSilent(Exception):
     """The agent gave no answer in time."""
 
 
+class _NotConnected(OSError):
+    """The guest did not take the connection within _CONNECT_S; nothing was said to it."""
+
+
 async def initialise(netns: Path, init: AgentInit) -> AgentReady:
     """Tell the agent who it is, trying again until it answers; put a deadline around it.
 
@@ -76,7 +80,9 @@ async def _ask(
     body = b"" if wish is None else wish.model_dump_json().encode()
     try:
         async with asyncio.timeout(timeout_s):
-            return await _request(netns, method, path, body)
+            while True:
+                with contextlib.suppress(_NotConnected):
+                    return await _request(netns, method, path, body)
     except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
         raise AgentSilent(f"The agent did not answer {path} within {timeout_s:g} s.") from error
 
@@ -94,8 +100,11 @@ async def _request(netns: Path, method: str, path: str, body: bytes) -> tuple[in
     loop = asyncio.get_running_loop()
     raw = tcp_socket(netns)
     try:
-        async with asyncio.timeout(_CONNECT_S):
-            await loop.sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await loop.sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
+        except TimeoutError as error:
+            raise _NotConnected from error
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_ANSWER_BYTES)
         headers = [("host", "agent"), ("content-length", str(len(body))), ("connection", "close")]
         request = connection.send(h11.Request(method=method, target=path, headers=headers))
