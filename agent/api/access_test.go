@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	"space/agent/command"
+	"space/agent/freezer"
+	"space/agent/hook"
 	"space/agent/identity"
+	"space/agent/quiesce"
 )
 
 // raw sends a request line as it is, which http.Client would tidy up.
@@ -142,12 +145,18 @@ func TestInitValidates(t *testing.T) {
 	a.refused(a.do("GET", a.internal+"/init", nil), 405, "method_not_allowed")
 }
 
-func TestInternalListenerKnowsItsPeer(t *testing.T) {
+// internalFor is an agent's internal handler for one peer.
+func internalFor(peer string, shutdown func()) *Internal {
 	id := identity.New(identity.Machine{})
-	table := command.NewTable(testReaper, id.Env)
+	table := command.NewTable(testReaper, &freezer.Group{}, id.Env)
+	hooks := hook.New(table, "/nonexistent")
+	return NewInternal(NewPublic("test", id, table), quiesce.New(&freezer.Group{}, nil, hooks), hooks, net.ParseIP(peer), shutdown)
+}
+
+func TestInternalListenerKnowsItsPeer(t *testing.T) {
 	l := listen(t)
 	defer l.Close()
-	go NewInternal("test", id, table, func() {}).Serve(l, net.ParseIP("169.254.0.22"))
+	go internalFor("169.254.0.22", nil).Serve(l)
 	for i := 0; i < 3; i++ {
 		if r, err := http.Get("http://" + l.Addr().String() + "/health"); err == nil {
 			t.Fatalf("a stranger was answered: %d", r.StatusCode)
@@ -155,7 +164,7 @@ func TestInternalListenerKnowsItsPeer(t *testing.T) {
 	}
 	allowed := listen(t)
 	defer allowed.Close()
-	go NewInternal("test", id, table, func() {}).Serve(allowed, net.ParseIP("127.0.0.2"))
+	go internalFor("127.0.0.2", nil).Serve(allowed)
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
 	client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
 	defer client.CloseIdleConnections()
@@ -167,12 +176,10 @@ func TestInternalListenerKnowsItsPeer(t *testing.T) {
 }
 
 func TestShutdownIsAnsweredFirst(t *testing.T) {
-	id := identity.New(identity.Machine{})
 	called := make(chan struct{})
 	l := listen(t)
 	defer l.Close()
-	in := NewInternal("test", id, command.NewTable(testReaper, id.Env), func() { close(called) })
-	go in.Serve(l, net.ParseIP("127.0.0.1"))
+	go internalFor("127.0.0.1", func() { close(called) }).Serve(l)
 	r, err := http.Post("http://"+l.Addr().String()+"/shutdown", "", nil)
 	if err != nil || r.StatusCode != 202 {
 		t.Fatal(r, err)

@@ -70,7 +70,7 @@ func (p *Public) startCommand(w http.ResponseWriter, r *http.Request, _ string) 
 	if err != nil {
 		return err
 	}
-	c, err := p.commands.Start(spec)
+	c, err := p.commands.Start(r.Context(), spec)
 	if err != nil {
 		return err
 	}

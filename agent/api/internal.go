@@ -3,38 +3,44 @@ package api
 import (
 	"net"
 	"net/http"
-	"os"
-	"strings"
+	"sync/atomic"
 
-	"space/agent/command"
-	"space/agent/identity"
+	"space/agent/hook"
+	"space/agent/quiesce"
 )
 
 // Internal is the handler for the worker. Its listener lets nobody else in; it
 // asks for no token because it is where the token comes from.
 type Internal struct {
-	version  string
-	identity *identity.Identity
-	commands *command.Table
+	public   *Public
+	guest    *quiesce.Guest
+	hooks    *hook.Runner
+	peer     net.IP
+	port     atomic.Int64
 	shutdown func()
 	routes   []route
 }
 
-// NewInternal makes the handler. shutdown is called after POST /shutdown was answered.
-func NewInternal(version string, id *identity.Identity, commands *command.Table, shutdown func()) *Internal {
-	in := &Internal{version: version, identity: id, commands: commands, shutdown: shutdown}
+// NewInternal makes the handler for the worker, which has the address peer.
+// shutdown is called after POST /shutdown was answered.
+func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer net.IP, shutdown func()) *Internal {
+	in := &Internal{public: public, guest: guest, hooks: hooks, peer: peer, shutdown: shutdown}
 	in.routes = []route{
 		{"GET", "/health", in.health},
 		{"POST", "/init", in.init},
+		{"POST", "/freeze", in.freeze},
+		{"POST", "/thaw", in.thaw},
+		{"POST", "/warm", in.warm},
 		{"GET", "/activity", in.activity},
 		{"POST", "/shutdown", in.shutDown},
 	}
 	return in
 }
 
-// Serve answers the peer with this address, until the listener is closed.
-func (in *Internal) Serve(l net.Listener, peer net.IP) error {
-	return newServer(in).Serve(peerListener{l, peer})
+// Serve answers the peer, until the listener is closed.
+func (in *Internal) Serve(l net.Listener) error {
+	in.port.Store(int64(l.Addr().(*net.TCPAddr).Port))
+	return newServer(in).Serve(peerListener{l, in.peer})
 }
 
 func (in *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,41 +49,18 @@ func (in *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// health says ready when a command would be started. That the machine has
+// booted is said by there being an answer.
 func (in *Internal) health(w http.ResponseWriter, _ *http.Request, _ string) error {
+	sandbox, frozen := in.public.identity.SandboxID(), in.guest.Frozen()
 	return writeJSON(w, http.StatusOK, map[string]any{
-		"status": "ok", "version": in.version, "sandbox_id": orNull(in.identity.SandboxID()),
-	})
-}
-
-func (in *Internal) init(w http.ResponseWriter, r *http.Request, _ string) error {
-	var facts identity.Facts
-	if err := readJSON(w, r, &facts); err != nil {
-		return err
-	}
-	if err := facts.Validate(); err != nil {
-		return err
-	}
-	if err := command.CheckEnv(facts.Env); err != nil {
-		return err
-	}
-	warnings, err := in.identity.Apply(facts)
-	if err != nil {
-		return err
-	}
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return writeJSON(w, http.StatusOK, map[string]any{
-		"version": in.version, "boot_id": strings.TrimSpace(string(boot)), "warnings": append([]string{}, warnings...),
-	})
-}
-
-func (in *Internal) activity(w http.ResponseWriter, _ *http.Request, _ string) error {
-	a := in.commands.Activity()
-	return writeJSON(w, http.StatusOK, map[string]int{
-		"running_commands": a.Running, "foreground_commands": a.Foreground, "attached_readers": a.Readers,
+		"status": "ok", "version": in.public.version, "sandbox_id": orNull(sandbox),
+		"ready": sandbox != "" && !frozen, "frozen": frozen,
 	})
 }
 
 func (in *Internal) shutDown(w http.ResponseWriter, _ *http.Request, _ string) error {
+	in.guest.Thaw(true) // who is stopped cannot end
 	w.Header().Set("Connection", "close")
 	w.WriteHeader(http.StatusAccepted)
 	w.(http.Flusher).Flush()

@@ -12,12 +12,16 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"space/agent/command"
+	"space/agent/freezer"
+	"space/agent/hook"
 	"space/agent/identity"
+	"space/agent/quiesce"
 	"space/agent/reaper"
 )
 
@@ -70,6 +74,10 @@ func closeInherited() {
 
 func furnish(dir string) {
 	must(syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""))
+	if _, err := os.Stat(filepath.Join(groupDir, "tasks")); err != nil {
+		os.MkdirAll(groupDir, 0o755)
+		syscall.Mount("cgroup", groupDir, "cgroup", 0, "freezer") // where the kernel has none, tests are skipped
+	}
 	home := filepath.Join(dir, "home")
 	must(os.MkdirAll(home, 0o755))
 	must(os.Chown(home, 1000, 1000))
@@ -95,6 +103,9 @@ func must(err error) {
 type agent struct {
 	*testing.T
 	public   *Public
+	inner    *Internal
+	group    string // the freezer group's name
+	hooks    string // folder of the hooks
 	url      string
 	internal string
 	token    string
@@ -110,27 +121,70 @@ func newAgent(t *testing.T) *agent {
 	return a
 }
 
-func bareAgent(t *testing.T) *agent {
+func bareAgent(t *testing.T) *agent { return agentOn(t, nil) }
+
+// agentOn is an agent whose root file system, for freezing, is root.
+func agentOn(t *testing.T, root *freezer.FileSystem) *agent {
+	a := &agent{T: t, hooks: t.TempDir(), group: fmt.Sprintf("agent-test-%d-%d", os.Getpid(), atomic.AddInt64(&agents, 1))}
+	group, err := freezer.Open(filepath.Join(t.TempDir(), "freezer"), a.group)
+	if err != nil {
+		t.Logf("nothing can be frozen here: %v", err)
+		group = &freezer.Group{}
+	}
 	id := identity.New(identity.Machine{Etc: t.TempDir()})
-	table := command.NewTable(testReaper, id.Env)
-	a := &agent{T: t, public: NewPublic("test", id, table)}
+	table := command.NewTable(testReaper, group, id.Env)
+	hooks := hook.New(table, a.hooks)
+	guest := quiesce.New(group, root, hooks)
+	a.public = NewPublic("test", id, table)
 	a.public.keepalive = time.Hour // nothing may depend on its flush
-	internal := NewInternal("test", id, table, func() {})
+	a.inner = NewInternal(a.public, guest, hooks, net.ParseIP("127.0.0.1"), func() {})
 	public, private := listen(t), listen(t)
 	go a.public.Serve(public)
-	go internal.Serve(private, net.ParseIP("127.0.0.1"))
+	go a.inner.Serve(private)
 	a.url, a.internal = "http://"+public.Addr().String(), "http://"+private.Addr().String()
 	transport := &http.Transport{}
 	a.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
+		guest.Thaw(true)
 		for _, c := range table.List() {
 			c.Kill()
 		}
 		transport.CloseIdleConnections()
 		public.Close()
 		private.Close()
+		if group.Available() {
+			removeGroup(t, a.group)
+		}
 	})
 	return a
+}
+
+var agents int64
+
+// groupDir is where the tests look at the kernel's freezer groups.
+const groupDir = "/sys/fs/cgroup/freezer"
+
+// removeGroup kills whoever is in a freezer group and gives it back.
+func removeGroup(t *testing.T, name string) {
+	dir := filepath.Join(groupDir, name)
+	for deadline := time.Now().Add(10 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(dir); os.IsNotExist(err) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s cannot be removed", dir)
+		}
+		killAll(dir)
+	}
+}
+
+func killAll(dir string) {
+	tasks, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for _, text := range strings.Fields(string(tasks)) {
+		if pid, err := strconv.Atoi(text); err == nil {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }
 
 func listen(t *testing.T) net.Listener {

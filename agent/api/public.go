@@ -5,6 +5,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"space/agent/command"
@@ -22,6 +23,10 @@ type Public struct {
 	commands  *command.Table
 	keepalive time.Duration
 	routes    []route
+	use       lastUse
+
+	mu        sync.Mutex
+	listeners []*connections
 }
 
 // NewPublic makes the handler.
@@ -49,8 +54,34 @@ func NewPublic(version string, id *identity.Identity, commands *command.Table) *
 	return p
 }
 
-// Serve answers on a listener until it is closed.
-func (p *Public) Serve(l net.Listener) error { return newServer(p).Serve(l) }
+// Serve answers on a TCP listener until it is closed.
+func (p *Public) Serve(l net.Listener) error {
+	kept := newConnections(l)
+	p.mu.Lock()
+	p.listeners = append(p.listeners, kept)
+	p.mu.Unlock()
+	return newServer(p).Serve(kept)
+}
+
+// disconnect ends all connections, and with them their requests and readers.
+// Commands and their output stay.
+func (p *Public) disconnect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.listeners {
+		l.closeAll()
+	}
+}
+
+// ports are the ones Public is reached at.
+func (p *Public) ports() (ports []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.listeners {
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
 
 func (p *Public) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A handler that has begun to answer returns no error.
@@ -68,6 +99,8 @@ func (p *Public) serve(w http.ResponseWriter, r *http.Request) error {
 		if err := p.identity.Admit(r.Header.Get("X-Access-Token")); err != nil {
 			return err
 		}
+		p.use.note()
+		defer p.use.note()
 	}
 	return dispatch(p.routes, w, r)
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"net/http"
@@ -43,9 +44,8 @@ type Exit struct {
 	Duration time.Duration
 }
 
-// start runs what l describes. keep gets the output; when the command has
-// finished, ended is called.
-func start(r *reaper.Reaper, s Spec, l *launch, ended func(*Command), grew func()) (*Command, error) {
+// start runs what l describes.
+func (t *Table) start(ctx context.Context, s Spec, l *launch) (*Command, error) {
 	io, err := open(&s, l.user.UID)
 	if err != nil {
 		return nil, stdioFault(err)
@@ -54,7 +54,6 @@ func start(r *reaper.Reaper, s Spec, l *launch, ended func(*Command), grew func(
 		ID: newID(), Spec: s, User: l.user.Name, Cwd: l.dir,
 		Output:   output.NewLog(s.OutputLimit),
 		finished: make(chan struct{}),
-		Started:  time.Now(),
 	}
 	c.Spec.Env = nil
 	c.input = newInput(io, c.finished)
@@ -68,23 +67,29 @@ func start(r *reaper.Reaper, s Spec, l *launch, ended func(*Command), grew func(
 			Credential: &syscall.Credential{Uid: l.user.UID, Gid: l.user.GID, Groups: l.user.Groups()},
 		},
 	}
-	c.process, err = r.Start(l.path, l.argv, attr)
+	err = t.group.Start(ctx, func() (err error) {
+		c.Started = time.Now()
+		if c.process, err = t.reaper.Start(l.path, l.argv, attr); err != nil {
+			return startFault(err, l)
+		}
+		return nil
+	})
 	if err != nil {
 		io.abandon()
-		return nil, startFault(err, l)
+		return nil, err
 	}
 	io.started()
 	c.PID = c.process.Pid
 	keep := func(stream output.Stream, p []byte) {
 		if c.Output.Append(stream, p) {
-			grew()
+			t.grew()
 		}
 	}
 	var pumps []*pump
 	for _, source := range io.sources {
 		pumps = append(pumps, startPump(source, keep))
 	}
-	go c.supervise(pumps, ended)
+	go c.supervise(pumps, t.ended)
 	return c, nil
 }
 

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"space/agent/fault"
+	"space/agent/freezer"
 	"space/agent/reaper"
 )
 
@@ -20,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 func table(t *testing.T) *Table {
-	table := NewTable(testReaper, func() map[string]string { return nil })
+	table := NewTable(testReaper, &freezer.Group{}, func() map[string]string { return nil })
 	t.Cleanup(func() {
 		for _, c := range table.List() {
 			c.Kill()
@@ -31,7 +33,7 @@ func table(t *testing.T) *Table {
 
 func startIn(t *testing.T, table *Table, script string) *Command {
 	t.Helper()
-	c, err := table.Start(Spec{Args: []string{"/bin/sh", "-c", script}, User: "root", OutputLimit: MaxOutputLimit})
+	c, err := table.Start(context.Background(), Spec{Args: []string{"/bin/sh", "-c", script}, User: "root", OutputLimit: MaxOutputLimit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +164,7 @@ func TestNoDescriptorIsLeaked(t *testing.T) {
 			{Args: []string{"/no/such"}}, {Args: []string{"/no/such"}, Stdin: true}, {Args: []string{"/no/such"}, PTY: &Size{80, 24}},
 		} {
 			s.User, s.OutputLimit = "root", 100
-			if c, err := table.Start(s); err == nil {
+			if c, err := table.Start(context.Background(), s); err == nil {
 				<-c.Finished()
 			}
 		}

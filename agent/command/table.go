@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"net/http"
 	"sort"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"space/agent/fault"
+	"space/agent/freezer"
 	"space/agent/output"
 	"space/agent/reaper"
 )
@@ -27,6 +29,7 @@ const killPatience = 2 * time.Second
 // Table holds the commands that can be asked about.
 type Table struct {
 	reaper *reaper.Reaper
+	group  *freezer.Group
 	env    func() map[string]string
 	budget int64
 	grown  atomic.Int64 // blocks of output begun since the last balance
@@ -36,10 +39,10 @@ type Table struct {
 	order    []*Command // finished ones, oldest first
 }
 
-// NewTable makes an empty table. env gives the sandbox's environment at the
-// time of each start.
-func NewTable(r *reaper.Reaper, env func() map[string]string) *Table {
-	return &Table{reaper: r, env: env, budget: Budget(), commands: map[string]*Command{}}
+// NewTable makes an empty table. All that is started begins in group. env gives
+// the sandbox's environment at the time of each start.
+func NewTable(r *reaper.Reaper, group *freezer.Group, env func() map[string]string) *Table {
+	return &Table{reaper: r, group: group, env: env, budget: Budget(), commands: map[string]*Command{}}
 }
 
 // Budget is how many bytes all kept output may take on this machine.
@@ -54,8 +57,9 @@ func Budget() int64 {
 	return maxBudget
 }
 
-// Start runs s.
-func (t *Table) Start(s Spec) (*Command, error) {
+// Run starts s for the agent itself: the table does not know the command. While
+// the sandbox is frozen it waits, as long as ctx lives.
+func (t *Table) Run(ctx context.Context, s Spec) (*Command, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
@@ -63,7 +67,12 @@ func (t *Table) Start(s Spec) (*Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(t.reaper, s, l, t.ended, t.grew)
+	return t.start(ctx, s, l)
+}
+
+// Start starts s, to be found by its id from now on. It waits as Run does.
+func (t *Table) Start(ctx context.Context, s Spec) (*Command, error) {
+	c, err := t.Run(ctx, s)
 	if err != nil {
 		return nil, err
 	}

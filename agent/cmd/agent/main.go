@@ -14,7 +14,10 @@ import (
 	"space/agent/api"
 	"space/agent/boot"
 	"space/agent/command"
+	"space/agent/freezer"
+	"space/agent/hook"
 	"space/agent/identity"
+	"space/agent/quiesce"
 	"space/agent/reaper"
 )
 
@@ -28,6 +31,8 @@ type settings struct {
 	card     string // the internal one answers only packets from this interface; "" any
 	peer     net.IP // and only this address
 	machine  identity.Machine
+	group    *freezer.Group
+	root     *freezer.FileSystem // nil: not ours to freeze
 	shutdown func()
 }
 
@@ -40,9 +45,10 @@ func main() {
 		// Collect garbage before it doubles what output is kept: memory that
 		// process 1 holds is missing in the sandbox.
 		debug.SetMemoryLimit(command.Budget() + 32<<20)
+		group, root := freezers()
 		err := run(settings{
 			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
-			machine:  identity.Machine{Kernel: true, Etc: "/etc"},
+			machine: identity.Machine{Kernel: true, Etc: "/etc"}, group: group, root: root,
 			shutdown: boot.Shutdown,
 		}, func() { boot.Log("%s is ready", version) })
 		boot.Fatal(err)
@@ -60,7 +66,7 @@ func fromFlags() settings {
 	peer := flag.String("internal-peer", boot.Gateway, "the only client address the internal listener answers")
 	root := flag.String("root", "", "change root to this folder first; its /etc then gets the sandbox's names")
 	flag.Parse()
-	s := settings{public: *public, internal: *internal, peer: net.ParseIP(*peer), shutdown: func() { os.Exit(0) }}
+	s := settings{public: *public, internal: *internal, peer: net.ParseIP(*peer), group: &freezer.Group{}, shutdown: func() { os.Exit(0) }}
 	if s.peer == nil || flag.NArg() > 0 {
 		flag.Usage()
 		os.Exit(2)
@@ -73,6 +79,21 @@ func fromFlags() settings {
 		s.machine.Etc = "/etc"
 	}
 	return s
+}
+
+// freezers are what a sandbox is stopped with. One whose kernel lacks them runs
+// all the same, and says of itself that it was not frozen.
+func freezers() (*freezer.Group, *freezer.FileSystem) {
+	group, err := freezer.Open("/run/space-freezer", "user")
+	if err != nil {
+		boot.Log("programs cannot be frozen: %v", err)
+		group = &freezer.Group{}
+	}
+	root, err := freezer.OpenFileSystem("/")
+	if err != nil {
+		boot.Log("the root file system cannot be frozen: %v", err)
+	}
+	return group, root
 }
 
 func enter(root string) error {
@@ -96,10 +117,13 @@ func run(s settings, ready func()) error {
 		adoptOrphans()
 	}
 	id := identity.New(s.machine)
-	commands := command.NewTable(reaper.New(), id.Env)
+	commands := command.NewTable(reaper.New(), s.group, id.Env)
+	hooks := hook.New(commands, hook.Dir)
+	users := api.NewPublic(version, id, commands)
+	worker := api.NewInternal(users, quiesce.New(s.group, s.root, hooks), hooks, s.peer, s.shutdown)
 	failed := make(chan error, 2)
-	go func() { failed <- api.NewPublic(version, id, commands).Serve(public) }()
-	go func() { failed <- api.NewInternal(version, id, commands, s.shutdown).Serve(internal, s.peer) }()
+	go func() { failed <- users.Serve(public) }()
+	go func() { failed <- worker.Serve(internal) }()
 	ready()
 	return <-failed
 }

@@ -1,0 +1,178 @@
+// Package quiesce brings the sandbox to rest, so that a copy of it is a good
+// one, and to life again. At rest, no program runs and, if asked for, the disk
+// is consistent. What a copy woke up with (clock, entropy, names) is put right
+// before its programs go on; that order is why they were stopped.
+package quiesce
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"space/agent/fault"
+	"space/agent/freezer"
+	"space/agent/hook"
+)
+
+// stopPatience is how long programs may take to be stopped. It takes less than
+// a millisecond, or for ever.
+const stopPatience = 2 * time.Second
+
+// Guest is what is brought to rest.
+type Guest struct {
+	group *freezer.Group
+	root  *freezer.FileSystem // nil: not ours to freeze
+	hooks *hook.Runner
+
+	mu       sync.Mutex // held while the state changes
+	deadline *time.Timer
+}
+
+// New makes a guest whose programs are in group and whose files in root.
+func New(group *freezer.Group, root *freezer.FileSystem, hooks *hook.Runner) *Guest {
+	return &Guest{group: group, root: root, hooks: hooks}
+}
+
+// Wish says how much rest is wanted.
+type Wish struct {
+	Reason      string // told to the hook
+	HookTimeout time.Duration
+	Sync        bool          // write out what programs have written
+	FSFreeze    bool          // make the root file system consistent, and let nobody write
+	Limit       time.Duration // for all but the hook; then the rest ends by itself
+}
+
+// Report is what was done.
+type Report struct {
+	Frozen bool // false on a machine without freezer
+	Hook   hook.Report
+	Took   time.Duration // without the hook
+}
+
+// Freeze runs the hook and brings the guest to rest, or leaves it as it was.
+// Called again, it runs no hook and begins the limit anew. The limit is on the
+// guest's own clock, which stands still while the guest does.
+func (g *Guest) Freeze(ctx context.Context, w Wish) (Report, error) {
+	var report Report
+	if w.FSFreeze && g.root == nil {
+		return report, fault.New(http.StatusConflict, "no_fsfreeze", "the root file system is not the agent's to freeze")
+	}
+	if !g.group.Frozen() {
+		report.Hook = g.hooks.Run(ctx, hook.PreSuspend, w.Reason, w.HookTimeout)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, w.Limit)
+	defer cancel()
+	if err := g.stop(ctx, w); err != nil {
+		g.thaw(false)
+		return report, err
+	}
+	g.endAfter(w.Limit)
+	report.Frozen, report.Took = g.group.Available(), time.Since(began)
+	return report, nil
+}
+
+// stop is called with mu held. What is undone on failure is the caller's.
+func (g *Guest) stop(ctx context.Context, w Wish) error {
+	if w.Sync || w.FSFreeze {
+		// Most of it while programs still run; what they write meanwhile is little.
+		if err := flush(ctx); err != nil {
+			return err
+		}
+	}
+	patience, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	if err := g.group.Freeze(patience); err != nil {
+		return fault.New(http.StatusConflict, "cannot_freeze",
+			"the sandbox's programs could not be stopped (%v); they go on", err).Because(err)
+	}
+	switch {
+	case w.FSFreeze:
+		if err := g.root.Freeze(ctx); err != nil {
+			return outOfTime(err, "the root file system could not be frozen")
+		}
+	case w.Sync:
+		return flush(ctx)
+	}
+	return nil
+}
+
+// flush writes out every file system, or stops waiting for that.
+func flush(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		syscall.Sync()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return outOfTime(ctx.Err(), "what was written could not be brought to the disk")
+	}
+}
+
+func outOfTime(err error, what string) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.New(http.StatusServiceUnavailable, "freeze_timeout", "%s in time; the sandbox goes on", what).Because(err)
+	}
+	return fault.New(http.StatusServiceUnavailable, "freeze_failed", "%s (%v); the sandbox goes on", what, err).Because(err)
+}
+
+// endAfter wakes a guest whose host has gone. It is called with mu held.
+func (g *Guest) endAfter(limit time.Duration) {
+	g.stopTimer()
+	var timer *time.Timer
+	timer = time.AfterFunc(limit, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.deadline == timer {
+			g.thaw(false)
+		}
+	})
+	g.deadline = timer
+}
+
+func (g *Guest) stopTimer() {
+	if g.deadline != nil {
+		g.deadline.Stop()
+		g.deadline = nil
+	}
+}
+
+// OpenFiles lets the agent write again, while programs still rest.
+func (g *Guest) OpenFiles() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.root == nil {
+		return nil
+	}
+	return g.root.Thaw()
+}
+
+// Thaw ends the rest, also where there is none. With drop, commands that waited
+// for its end are not started: see freezer.Group.
+func (g *Guest) Thaw(drop bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.thaw(drop)
+}
+
+func (g *Guest) thaw(drop bool) (err error) {
+	g.stopTimer()
+	if g.root != nil {
+		err = g.root.Thaw()
+	}
+	if e := g.group.Thaw(drop); e != nil {
+		return e
+	}
+	return err
+}
+
+// Frozen reports whether programs are stopped.
+func (g *Guest) Frozen() bool { return g.group.Frozen() }
