@@ -273,7 +273,9 @@ async def test_a_client_whose_network_is_gone_is_noticed(world: World) -> None:
 async def test_headers_of_a_guest_do_not_act_on_the_apis_origin(world: World) -> None:
     said = (
         b"HTTP/1.1 200 OK\r\nset-cookie: session=x\r\nclear-site-data: *\r\nserver: evil\r\nalt-svc: h3=:1\r\n"
-        b"content-security-policy: default-src *\r\nx: a\rset-cookie: b\r\n"
+        b"content-security-policy: default-src *\r\nx: a\rset-cookie: b\r\nrefresh: 0;url=//evil\r\nlink: <//evil>\r\n"
+        b"www-authenticate: Basic\r\nproxy-authenticate: Basic\r\nnel: {}\r\nreport-to: {}\r\n"
+        b"reporting-endpoints: a=b\r\naccess-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n"
         b"content-type: text/html\r\ncontent-length: 1\r\n\r\na"
     )
     response = await world.edge.get(world.path(world.one, "/files/stat") + "?" + said.hex())
@@ -281,6 +283,15 @@ async def test_headers_of_a_guest_do_not_act_on_the_apis_origin(world: World) ->
         "x", "content-type", "content-length", "date", "x-content-type-options", "content-security-policy",
     }  # fmt: skip
     assert response.headers["content-security-policy"] == "sandbox; default-src 'none'"
+
+
+async def test_a_guest_sends_no_client_elsewhere(world: World) -> None:
+    # a client that follows redirects may take its `x-api-key` along, to whoever the guest names
+    said = b"HTTP/1.1 307 Go\r\nlocation: http://evil/\r\ncontent-location: /v1/keys\r\ncontent-length: 0\r\n\r\n"
+    response = await world.edge.get(world.path(world.one, "/files/stat") + "?" + said.hex())
+    assert response.status_code == 307
+    assert "location" not in response.headers
+    assert "content-location" not in response.headers
 
 
 async def test_an_upload_passes_in_bounded_memory(world: World) -> None:

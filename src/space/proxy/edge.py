@@ -26,9 +26,12 @@ _VERDICT = ("x-space-to", "x-space-sandbox", "x-access-token")
 
 _GUEST_ANSWERS = (
     "server", "set-cookie", "alt-svc", "strict-transport-security", "clear-site-data", "service-worker-allowed",
-    "x-accel-redirect",
+    "x-accel-redirect", "x-sendfile", "access-control-allow-origin", "access-control-allow-credentials",
+    "nel", "report-to", "reporting-endpoints", "link", "refresh", "location", "content-location",
+    "www-authenticate", "proxy-authenticate",
 )  # fmt: skip
-"""Headers of a guest's answer that would act on the API's whole origin in a browser, or on a proxy in front of us."""
+"""Headers of a guest's answer that would act on the API's whole origin in a browser, on a proxy in front of us, or
+send a client elsewhere: one that follows redirects may take its `x-api-key` along."""
 
 _SOL_SOCKET, _SO_KEEPALIVE = 1, 9
 _IPPROTO_TCP, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT = 6, 4, 5, 6
