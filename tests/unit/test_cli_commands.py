@@ -1,12 +1,13 @@
 """A command followed through broken connections: nothing lost, nothing twice; its exit status as a shell gives it."""
 
 import base64
+from collections.abc import AsyncGenerator
 
 import httpx2
 import pytest
 from tests.support.transcript import Answer, playing
 
-from space.cli.client import Api
+from space.cli.client import Api, ndjson
 from space.cli.commands import Command, Exit
 from space.model.errors import NotFound, SandboxFailed, Unavailable
 
@@ -83,7 +84,7 @@ async def test_a_sandbox_that_is_gone_ends_the_following(code: str, status: int,
 
 async def test_a_command_that_never_started_is_not_started_twice() -> None:
     async with playing([Answer(breaks=True, headers=())]) as transcript:
-        with pytest.raises((Unavailable, KeyError)):
+        with pytest.raises(Unavailable):
             await _follow(transcript.url)
     assert len(transcript.asked) == 1
 
@@ -101,3 +102,39 @@ async def test_a_command_that_never_started_is_not_started_twice() -> None:
 )
 def test_exit_statuses_are_those_of_a_shell(ended: Exit, status: int) -> None:
     assert ended.status == status
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"type": "stdout"},
+        {"type": "stdout", "offset": -1, "data": ""},
+        {"type": "gap", "offset": 0, "next_offset": "\x1b[31m"},
+        {"type": "exit", "code": 1 << 40, "signal": None},
+        {"type": "exit", "code": None, "signal": ["x"]},
+    ],
+)
+async def test_an_event_that_makes_no_sense_is_an_error_with_words(odd: Line) -> None:
+    async with playing([Answer([_START, odd], headers=_ID)]) as transcript:
+        with pytest.raises(Unavailable, match="taken its place"):
+            await _follow(transcript.url)
+
+
+@pytest.mark.parametrize("ident", ["../../../keys?x=", "", "a/b", "x" * 65])
+async def test_a_guests_command_id_leads_the_users_key_nowhere_else(ident: str) -> None:
+    async with playing([Answer([_START], headers=(("x-command-id", ident),), breaks=True)]) as transcript:
+        with pytest.raises(Unavailable, match="taken its place"):
+            await _follow(transcript.url)
+    assert len(transcript.asked) == 1
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b"[" * 100_000 + b"\n", b"{", b"a" * (1 << 20) + b"a"])
+async def test_lines_of_a_stream_are_objects_of_bounded_length(line: bytes) -> None:
+    async def endless() -> AsyncGenerator[bytes]:
+        yield line
+        yield line
+        raise AssertionError("read on")
+
+    with pytest.raises(Unavailable):
+        async for _ in ndjson(httpx2.Response(200, content=endless() if len(line) > 1 << 20 else line)):
+            pass

@@ -24,6 +24,11 @@ def test_errors_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr() == ("", "error: no. Do this.\n")
 
 
+def test_an_error_of_a_guest_is_no_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.error("\x1b]0;owned\x07no\r\nsecond\tline")
+    assert capsys.readouterr().err == "error: \\x1b]0;owned\\x07no\\r\nsecond  line\n"
+
+
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")])
 def test_sizes_read_well(size: int, text: str) -> None:
     assert output.human_bytes(size) == text

@@ -24,6 +24,8 @@ _CONNECT_S = 5.0
 _SILENCE_S = 60.0
 """A command's stream says something every 15 s, so this long without a byte means that it is broken."""
 _LIFECYCLE_S = 120.0
+_LINE_BYTES = 1024 * 1024
+"""The longest line of a stream; the longest honest one is a piece of output in base64."""
 
 
 class Api:
@@ -100,14 +102,29 @@ class Api:
 
 
 async def ndjson(response: httpx2.Response) -> AsyncGenerator[Json]:
-    """Yield the objects of an NDJSON answer; raises Unavailable on a line that was cut off."""
-    async for line in response.aiter_lines():
-        if not line.strip():
-            continue
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise Unavailable("The stream broke in the middle of a line.") from error
+    """Yield the objects of an NDJSON answer.
+
+    Raises Unavailable on a line that was cut off, is no object, or does not end: a guest may have written it.
+    """
+    rest = b""
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LINE_BYTES:
+            raise Unavailable(f"The stream holds a line of more than {_LINE_BYTES} bytes.")
+        for line in filter(bytes.strip, lines):
+            yield _object(line)
+    if rest.strip():
+        yield _object(rest)
+
+
+def _object(line: bytes) -> Json:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable("The stream broke in the middle of a line.") from error
+    if not isinstance(found, dict):
+        raise Unavailable("The stream holds a line that is no JSON object.")
+    return found
 
 
 @contextlib.asynccontextmanager

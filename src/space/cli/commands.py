@@ -2,14 +2,19 @@
 
 The command does not depend on our connection, and its output is kept with offsets. So when the stream breaks (a proxy
 or the worker was restarted), it is opened again from the last offset, and nothing is lost or shown twice.
+
+What a sandbox answers is what its root user wants it to be: it is checked before anything is made of it.
 """
 
 import asyncio
-import base64
 import contextlib
 import dataclasses
+import re
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from typing import Annotated, Literal
+
+import pydantic
 
 from space.cli.client import Api, Json, ndjson
 from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, TooLarge, Unauthorized, Unavailable
@@ -45,6 +50,48 @@ class Exit:
         return self.code if self.code is not None else 1
 
 
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_Offset = Annotated[int, pydantic.Field(ge=0)]
+
+
+class _Output(pydantic.BaseModel):
+    type: Literal["stdout", "stderr", "pty"]
+    offset: _Offset
+    data: pydantic.Base64Bytes
+
+
+class _Gap(pydantic.BaseModel):
+    type: Literal["gap"]
+    offset: _Offset
+    next_offset: _Offset
+
+
+class _Ended(pydantic.BaseModel):
+    type: Literal["exit"]
+    code: Annotated[int, pydantic.Field(ge=0, le=255)] | None
+    signal: str | None
+    timed_out: bool = False
+
+
+_Event = Annotated[_Output | _Gap | _Ended, pydantic.Field(discriminator="type")]
+_EVENT: pydantic.TypeAdapter[_Output | _Gap | _Ended] = pydantic.TypeAdapter(_Event)
+_TYPES = ("stdout", "stderr", "pty", "gap", "exit")
+
+
+def _event(found: Json) -> _Output | _Gap | _Ended | None:
+    """Return an event of a command; None for one of another type. Raises Unavailable where it makes no sense."""
+    if found.get("type") not in _TYPES:
+        return None
+    try:
+        return _EVENT.validate_python(found)
+    except pydantic.ValidationError as error:
+        raise _not_an_agent() from error
+
+
+def _not_an_agent() -> Unavailable:
+    return Unavailable("The sandbox does not answer as an agent does; a program in it may have taken its place.")
+
+
 class Command:
     """A command that is started once and followed once. `started` is set when the sandbox has given it an id."""
 
@@ -63,17 +110,16 @@ class Command:
         """
         async with contextlib.aclosing(self._events(body)) as events:
             async for event in events:
-                match event["type"]:
-                    case "stdout" | "stderr" | "pty":
-                        data = base64.b64decode(event["data"])
-                        self._offset = event["offset"] + len(data)
-                        write(event["type"], data)
-                    case "gap":
-                        lost = event["next_offset"] - event["offset"]
-                        self._offset = event["next_offset"]
+                match _event(event):
+                    case _Output() as output:
+                        self._offset = output.offset + len(output.data)
+                        write(output.type, output.data)
+                    case _Gap() as gap:
+                        self._offset = gap.next_offset
+                        lost = gap.next_offset - gap.offset
                         write("gap", f"{lost} bytes of output were dropped: more than is kept".encode())
-                    case "exit":
-                        return Exit(event["code"], event["signal"], event.get("timed_out", False))
+                    case _Ended() as ended:
+                        return Exit(ended.code, ended.signal, ended.timed_out)
         raise Unavailable("The command's stream ended without its exit.")
 
     async def send_signal(self, name: str) -> None:
@@ -102,7 +148,9 @@ class Command:
         """Yield its events, over as many connections as it takes; the last is the exit."""
         try:
             async with self._api.stream("POST", self._base, body=body) as response:
-                self._id = response.headers["x-command-id"]
+                self._id = response.headers.get("x-command-id", "")
+                if not _ID.fullmatch(self._id):  # it becomes part of a path that is asked for with the user's key
+                    raise _not_an_agent()
                 self.started.set()
                 async for event in ndjson(response):
                     yield event

@@ -47,8 +47,9 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def say(text: str) -> None:
-    """Tell a person about progress, on standard error, so that standard output stays data."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell a person, on standard error, so that standard output stays data; control characters are made visible."""
+    lines = (printable(line.expandtabs()) for line in text.split("\n"))
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def error(text: str) -> None:
