@@ -54,6 +54,7 @@ func (f *FileSystem) Freeze(ctx context.Context) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.wanted = false
+		f.thaw() // it may just have come true
 		return ctx.Err()
 	}
 }

@@ -129,12 +129,11 @@ func (g *Group) Freeze(ctx context.Context) error {
 		return nil
 	}
 	err := g.close(ctx)
-	if err == nil {
-		err = g.kernel.setState("FROZEN")
-	}
 	for pause := 50 * time.Microsecond; err == nil; pause *= 2 {
-		var state string
-		if state, err = g.kernel.readState(); err != nil || state == "FROZEN" {
+		// Said anew each time: a parent that waits in vfork(2) may have begun to
+		// just after it was told, and its child, being stopped, does not free it.
+		var frozen bool
+		if frozen, err = g.kernel.freeze(); err != nil || frozen {
 			break
 		}
 		select {
@@ -175,7 +174,7 @@ func (g *Group) Thaw(drop bool) error {
 	if g.kernel == nil {
 		return nil
 	}
-	err := g.kernel.setState("THAWED")
+	err := g.kernel.thaw()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = false

@@ -58,17 +58,17 @@ func (f *files) enter() error { return write(f.tasks, "0") }
 // leave takes it back home.
 func (f *files) leave() error { return write(f.home, "0") }
 
-func (f *files) setState(state string) error { return write(f.state, state) }
-
-// readState is THAWED, FREEZING or FROZEN.
-func (f *files) readState() (string, error) {
-	var text [16]byte
-	n, err := syscall.Pread(f.state, text[:], 0)
-	if err != nil {
-		return "", fmt.Errorf("read freezer state: %w", err)
+// freeze tells every task of the group to stop, and reports whether all have.
+func (f *files) freeze() (frozen bool, err error) {
+	if err := write(f.state, "FROZEN"); err != nil {
+		return false, err
 	}
-	return strings.TrimSpace(string(text[:n])), nil
+	var state [16]byte
+	n, err := syscall.Pread(f.state, state[:], 0)
+	return strings.TrimSpace(string(state[:n])) == "FROZEN", err
 }
+
+func (f *files) thaw() error { return write(f.state, "THAWED") }
 
 func write(fd int, text string) error {
 	_, err := syscall.Write(fd, []byte(text))
