@@ -19,6 +19,8 @@ from space.wire.gateway import AGENT_INTERNAL_PORT
 
 GUEST_ADDRESS = "169.254.0.21"
 _MAX_ANSWER_BYTES = 64 * 1024
+_MAX_RECEIVED_BYTES = 4 * _MAX_ANSWER_BYTES
+"""Of one connection: headers, interim answers and the body's framing included."""
 _ATTEMPT_S = 5.0
 _CONNECT_S = 0.1
 """Short: a SYN sent before the guest's network is up is lost, and the kernel would repeat it only after a second."""
@@ -109,11 +111,15 @@ async def _request(netns: Path, method: str, path: str, body: bytes) -> tuple[in
         headers = [("host", "agent"), ("content-length", str(len(body))), ("connection", "close")]
         request = connection.send(h11.Request(method=method, target=path, headers=headers))
         await loop.sock_sendall(raw, (request or b"") + (connection.send(h11.Data(data=body)) or b""))
-        status, answer = 0, bytearray()
+        status, answer, received = 0, bytearray(), 0
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
-                connection.receive_data(await loop.sock_recv(raw, 65536))
+                data = await loop.sock_recv(raw, 65536)
+                received += len(data)
+                if received > _MAX_RECEIVED_BYTES:  # interim answers without end would hold up the event loop
+                    raise AgentError("The agent's answer is too long.")
+                connection.receive_data(data)
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):

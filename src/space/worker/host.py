@@ -38,15 +38,16 @@ class Host:
 
         Raises Unavailable after 10 s: the guest runs, but the proxy or the gateway of this host does not carry.
         """
-        last = "no answer"
+        last, named = "no answer", {"x-space-sandbox": sandbox}
         try:
             async with asyncio.timeout(_PROBE_S):
                 while True:
                     try:
-                        answer = await self.ingress.get("/health", headers={"x-space-sandbox": sandbox})
-                        if answer.status_code == httpx2.codes.OK:
-                            return
-                        last = f"status {answer.status_code}"
+                        # the status alone counts: a body is the guest's, and might not end
+                        async with self.ingress.stream("GET", "/health", headers=named) as answer:
+                            if answer.status_code == httpx2.codes.OK:
+                                return
+                            last = f"status {answer.status_code}"
                     except httpx2.TransportError as error:
                         last = str(error) or repr(error)
                     await asyncio.sleep(_PROBE_POLL_S)
