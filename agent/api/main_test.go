@@ -137,12 +137,12 @@ func agentOn(t *testing.T, root *freezer.FileSystem) *agent {
 	guest := quiesce.New(group, root, hooks)
 	a.public = NewPublic("test", id, table)
 	a.public.keepalive = time.Hour // nothing may depend on its flush
-	a.inner = NewInternal(a.public, guest, hooks, net.ParseIP("127.0.0.1"), func() {})
+	a.inner = NewInternal(a.public, guest, hooks, worker, func() {})
 	public, private := listen(t), listen(t)
 	go a.public.Serve(public)
 	go a.inner.Serve(private)
 	a.url, a.internal = "http://"+public.Addr().String(), "http://"+private.Addr().String()
-	transport := &http.Transport{}
+	transport := &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: worker}}).DialContext}
 	a.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
 		guest.Thaw(true)
@@ -160,6 +160,10 @@ func agentOn(t *testing.T, root *freezer.FileSystem) *agent {
 }
 
 var agents int64
+
+// worker is the address the tests' requests come from, and nobody else's on
+// this machine.
+var worker = net.IPv4(127, 1+byte(os.Getpid()>>16), byte(os.Getpid()>>8), byte(os.Getpid()))
 
 // groupDir is where the tests look at the kernel's freezer groups.
 const groupDir = "/sys/fs/cgroup/freezer"
