@@ -2,10 +2,18 @@
 
 import dataclasses
 import datetime
+import enum
 
-from space.model.ids import TemplateDigest
+from space.model.ids import SandboxId, TemplateDigest
 
 DEFAULT_DISK_MIB = 10 * 1024
+
+
+class TemplateKind(enum.StrEnum):
+    """How a template came to be."""
+
+    BUILT = "built"
+    SNAPSHOT = "snapshot"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,6 +22,9 @@ class Template:
 
     The digest covers root filesystem, kernel, agent, VMM version, accelerator and size, so equal digests start equal
     sandboxes. `used_bytes` is what it takes on disk, `disk_mib` what a guest sees.
+
+    A snapshot knows the sandbox it was taken of, whether it holds that one's memory, and its size: what starts from its
+    memory has the same number of vCPUs and amount of memory.
     """
 
     digest: TemplateDigest
@@ -25,3 +36,8 @@ class Template:
     vmm: str
     built_at: datetime.datetime
     build_s: float
+    kind: TemplateKind = TemplateKind.BUILT
+    sandbox: SandboxId | None = None
+    memory: bool = False
+    vcpus: int | None = None
+    memory_mib: int | None = None

@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 import httpx2
 import pydantic
 
-from space.model.errors import SpaceError, Unavailable
+from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template
 from space.wire.problem import raise_for_problem
@@ -117,6 +117,10 @@ class ForkResult(pydantic.BaseModel):
     fact: SandboxFact | None = None
     code: str | None = None
     detail: str | None = None
+
+    def error(self) -> SpaceError:
+        """Return why it does not run."""
+        return from_problem(self.code or "internal", self.detail or "It did not start.")
 
 
 class SnapshotSandbox(Order):
