@@ -130,9 +130,25 @@ func (in *Internal) freeze(w http.ResponseWriter, r *http.Request, _ string) err
 	})
 }
 
-// thaw undoes a freeze on the same machine, also where there was none. The
-// reason is for whoever reads along.
-func (in *Internal) thaw(w http.ResponseWriter, _ *http.Request, _ string) error {
+type thawRequest struct {
+	Reason     string `json:"reason"`
+	TimeUnixNS int64  `json:"time_unix_ns"`
+	Entropy    []byte `json:"entropy"`
+}
+
+// thaw undoes a freeze on the same machine, also where there was none. A machine
+// that stood still is told the time, before programs can read it. The reason is
+// for whoever reads along.
+func (in *Internal) thaw(w http.ResponseWriter, r *http.Request, _ string) error {
+	var body thawRequest
+	if err := readJSON(w, r, &body); err != nil {
+		return err
+	}
+	if body.TimeUnixNS > 0 {
+		if err := in.public.identity.Refresh(body.TimeUnixNS, body.Entropy); err != nil {
+			return err
+		}
+	}
 	if err := in.guest.Thaw(false); err != nil {
 		return thawFault(err)
 	}

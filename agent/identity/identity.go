@@ -78,6 +78,17 @@ func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	return warnings, nil
 }
 
+// Refresh sets the clock and adds entropy, and leaves the rest: the machine stood
+// still for a while and is nobody else now.
+func (id *Identity) Refresh(unixNS int64, entropy []byte) error {
+	id.applying.Lock()
+	defer id.applying.Unlock()
+	if err := id.machine.refresh(unixNS, entropy); err != nil {
+		return fault.New(http.StatusInternalServerError, "refresh_failed", "%v", err).Because(err)
+	}
+	return nil
+}
+
 // SandboxID is "" before the first Apply.
 func (id *Identity) SandboxID() string {
 	id.mu.RLock()

@@ -26,14 +26,25 @@ func (m Machine) tellKernel(f *Facts) error {
 	if !m.Kernel {
 		return nil
 	}
-	if err := addEntropy(f.Entropy); err != nil {
-		return fmt.Errorf("entropy: %w", err)
-	}
-	if err := setClock(f.TimeUnixNS); err != nil {
-		return fmt.Errorf("clock: %w", err)
+	if err := m.refresh(f.TimeUnixNS, f.Entropy); err != nil {
+		return err
 	}
 	if err := syscall.Sethostname([]byte(f.Hostname)); err != nil {
 		return fmt.Errorf("host name: %w", err)
+	}
+	return nil
+}
+
+// refresh puts right what a machine that stood still has lost.
+func (m Machine) refresh(unixNS int64, entropy []byte) error {
+	if !m.Kernel {
+		return nil
+	}
+	if err := addEntropy(entropy); err != nil {
+		return fmt.Errorf("entropy: %w", err)
+	}
+	if err := setClock(unixNS); err != nil {
+		return fmt.Errorf("clock: %w", err)
 	}
 	return nil
 }
@@ -129,12 +140,15 @@ func hostsFile(old []byte, hostname string) []byte {
 
 // WriteIfChanged makes path a plain file with content, in the place of a
 // symlink if there is one: images link such files to services that do not run
-// here. A file that is right already is not written.
+// here. A file that is right already is not written. One that is there is
+// changed in place, by one write: a new file would cost more than all the rest
+// of a restore, and no program can look, for none runs yet.
 func WriteIfChanged(path string, content []byte) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 			return nil
 		}
+		return overwrite(path, content, info.Size())
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -147,6 +161,21 @@ func WriteIfChanged(path string, content []byte) error {
 	if err := os.Rename(fresh, path); err != nil {
 		os.Remove(fresh)
 		return err
+	}
+	return nil
+}
+
+func overwrite(path string, content []byte, size int64) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
+		return err
+	}
+	if int64(len(content)) < size {
+		return file.Truncate(int64(len(content)))
 	}
 	return nil
 }

@@ -72,6 +72,11 @@ class Layout:
         """May connect to `worker_sock`: api."""
         return self.uid_base + 103
 
+    @property
+    def vm_uid_offset(self) -> int:
+        """How many uids of the range are the daemons'."""
+        return _VM_UIDS
+
     def vm_uid(self, number: int) -> int:
         """User id of the VM with this running number; they repeat after 64,536 VMs, long after the files are gone."""
         return self.uid_base + _VM_UIDS + number % (UID_RANGE_SIZE - _VM_UIDS)
@@ -124,6 +129,11 @@ class Layout:
     @property
     def ledger_dir(self) -> Path:
         return self.data_dir / "worker" / "ledger"
+
+    @property
+    def spares_dir(self) -> Path:
+        """The ledger of clones that wait for a sandbox."""
+        return self.data_dir / "worker" / "spares"
 
     @property
     def cache_dir(self) -> Path:

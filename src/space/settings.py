@@ -56,6 +56,9 @@ class HostSettings(_Settings):
     slot_pool: int = pydantic.Field(default=4, ge=0, le=64)
     """Network slots kept ready; making one takes about 10 ms of a create."""
 
+    warm_pool: int = pydantic.Field(default=2, ge=0, le=64)
+    """Clones kept ready for each template and size that was asked for within an hour; each takes its memory."""
+
     log_level: LogLevel = "info"
 
 
@@ -91,6 +94,7 @@ class WorkerSettings(ProcessSettings):
     """See HostSettings.disk_gib."""
 
     slot_pool: int
+    warm_pool: int
     driver: DriverChoice
     code_dir: Path
     """The folder that holds `agent/`, from which the guest agent is built."""

@@ -13,8 +13,8 @@ async def space() -> AsyncGenerator[Deployment]:
     if os.getuid() != 0:
         pytest.skip("needs root: SPACE makes namespaces, mounts and processes of other users")
     deployment = Deployment()
+    await deployment.up()  # where another run has the data folder, that one is not to be taken down
     try:
-        await deployment.up()
         status, out, err = await deployment.cli("template", "build", "base")
         assert status == 0, out + err
         yield deployment

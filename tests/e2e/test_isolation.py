@@ -5,7 +5,7 @@ import base64
 import re
 from pathlib import Path
 
-from tests.support.deployment import Deployment, vmm_pids
+from tests.support.deployment import Deployment, vmm_pids, vms
 
 
 async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str) -> None:
@@ -123,6 +123,6 @@ async def test_data_of_the_instance_is_closed_to_other_users(space: Deployment, 
         assert mode & 0o006 == 0, f"{name} can be read or written by everyone: {mode:o}"
     for file in (space.data / "logs").iterdir():
         assert file.stat().st_mode & 0o007 == 0, f"{file.name} is open to everyone"
-    for file in (space.data / "disk" / "vms" / sandbox).iterdir():
+    for file in (space.data / "disk" / "vms" / vms(space.data)[sandbox]["vm"]).iterdir():
         if file.is_file():
             assert file.stat().st_mode & 0o077 == 0, f"{file.name} of a VM can be read by others"

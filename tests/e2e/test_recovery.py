@@ -6,10 +6,11 @@ import functools
 import json
 import os
 import signal
+from pathlib import Path
 
 import httpx2
 import pytest
-from tests.support.deployment import Deployment, eventually, vmm_pids
+from tests.support.deployment import Deployment, eventually, vmm_pids, vms
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
@@ -145,9 +146,12 @@ async def test_second_up_on_one_data_folder_refuses(space: Deployment) -> None:
 
 async def test_nothing_is_left_of_deleted_sandboxes(space: Deployment) -> None:
     made = [await space.create() for _ in range(3)]
+    held = {sandbox: vms(space.data)[sandbox] for sandbox in made}
     for sandbox in made:
         await space.delete(sandbox)
-    for sandbox in made:
-        assert not list((space.data / "disk" / "vms").glob(f"{sandbox}*"))
-        assert not list((space.data / "mem" / "vms").glob(f"{sandbox}*"))
+    for sandbox, vm in held.items():
+        assert not (space.data / "disk" / "vms" / vm["vm"]).exists()
+        assert not (space.data / "mem" / "vms" / vm["vm"]).exists()
         assert not (space.data / "worker" / "ledger" / f"{sandbox}.json").exists()
+        assert not Path(f"/proc/{vm['pid']}").exists()
+        assert not Path("/run/netns", f"space-{space.run_dir.name}-s{vm['slot']}").exists()

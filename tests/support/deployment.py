@@ -21,7 +21,8 @@ import httpx2
 SPACE = Path(sys.prefix) / "bin" / "space"
 DATA = Path("/var/lib/space-test/e2e")
 Json = dict[str, Any]
-_SETTINGS = {"SPACE_DISK_GIB": "8", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2"}
+_SETTINGS = {"SPACE_DISK_GIB": "8", "SPACE_MEMORY_GIB": "6", "SPACE_SLOT_POOL": "2"}
+_INHERITED = ("PATH", "PYTHONPATH")
 
 
 def free_port() -> int:
@@ -49,6 +50,12 @@ async def eventually(fact: Callable[[], Any], *, within_s: float, what: str) -> 
     raise AssertionError(f"not within {within_s} s: {what} (last: {last!r})")
 
 
+def _inherited() -> dict[str, str]:
+    """Return what a child gets of our environment: nothing that is a setting."""
+    found = {name: os.environ[name] for name in _INHERITED if name in os.environ}  # noqa: TID251 - a child's environment
+    return {"HOME": "/root", **found}
+
+
 class Deployment:
     """One running SPACE, and a client with its key."""
 
@@ -71,7 +78,7 @@ class Deployment:
     @property
     def environment(self) -> dict[str, str]:
         """What the command line needs to talk to this deployment."""
-        return {"PATH": os.environ["PATH"], "SPACE_URL": self.url, "SPACE_API_KEY": self.key, "HOME": "/root"}  # noqa: TID251 - a child's PATH
+        return {**_inherited(), "SPACE_URL": self.url, "SPACE_API_KEY": self.key}
 
     async def up(self) -> str:
         """Start it and return its one line, once it is ready."""
@@ -79,7 +86,7 @@ class Deployment:
         log = (self.data.parent / f"{self.data.name}-up.log").open("ab")
         self._up = await asyncio.create_subprocess_exec(
             SPACE, "up", "--port", str(self.port), "--data", str(self.data),
-            env={"PATH": os.environ["PATH"], "HOME": "/root", **_SETTINGS},  # noqa: TID251 - a child's PATH
+            env={**_inherited(), **_SETTINGS},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
         log.close()
@@ -186,7 +193,12 @@ def _decode(line: Json) -> bytes:
     return base64.b64decode(line["data"])
 
 
-def vmm_pids(data: Path) -> list[int]:
-    """Return the pids of the VMM processes of a deployment, from its ledger."""
+def vms(data: Path) -> dict[str, Json]:
+    """Return what the ledger has of each sandbox's VM: `vm`, `pid`, `slot`; those without one are left out."""
     entries = [json.loads(path.read_text()) for path in (data / "worker" / "ledger").glob("*.json")]
-    return [entry["pid"] for entry in entries if entry.get("pid")]
+    return {entry["sandbox"]: entry["vm"] for entry in entries if entry["vm"] is not None}
+
+
+def vmm_pids(data: Path) -> list[int]:
+    """Return the pids of the VMMs of a deployment's sandboxes."""
+    return [vm["pid"] for vm in vms(data).values() if vm["pid"] is not None]

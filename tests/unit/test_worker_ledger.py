@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from space.host.process import boot_id
 from space.model.ids import SandboxId
 from space.worker.janitor import gaps
-from space.worker.ledger import Entry, Ledger
+from space.worker.ledger import Ledger
+from space.worker.records import Entry, VmRecord
 
 ID = SandboxId("a1" * 10)
+
+
+def _vm(**changes: object) -> VmRecord:
+    return VmRecord(vm=ID, uid_number=7, boot_id="b", vcpus=1, memory_mib=512, slot=3).model_copy(update=changes)
 
 
 def _entry(**changes: object) -> Entry:
@@ -22,47 +28,48 @@ def _entry(**changes: object) -> Entry:
         template="sha256:" + "0" * 64,
         vcpus=1,
         memory_mib=512,
-        uid_number=7,
-        boot_id="b",
         created_at=dt.datetime.now(dt.UTC),
     )
     return base.model_copy(update=changes)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    made = Ledger(tmp_path / "ledger")
+def ledger(tmp_path: Path) -> Ledger[Entry]:
+    made = Ledger(tmp_path / "ledger", Entry)
     made.open()
     return made
 
 
-def test_an_entry_survives_and_is_replaced_as_a_whole(ledger: Ledger) -> None:
-    ledger.write(_entry())
-    ledger.write(_entry(state="failed", reason="gone", pid=5, start_time=9))
+def test_an_entry_survives_and_is_replaced_as_a_whole(ledger: Ledger[Entry]) -> None:
+    ledger.write(ID, _entry())
+    ledger.write(ID, _entry(state="failed", reason="gone", vm=_vm(pid=5, start_time=9)), synced=True)
     (read,) = ledger.read()
-    assert (read.state, read.reason, read.vmm is not None) == ("failed", "gone", True)
+    assert (read.state, read.reason) == ("failed", "gone")
+    assert read.vm is not None
+    assert read.vm.vmm is not None
     ledger.remove(ID)
     ledger.remove(ID)
     assert ledger.read() == []
 
 
-def test_a_damaged_entry_is_set_aside_and_the_others_are_read(ledger: Ledger) -> None:
-    ledger.write(_entry())
+def test_a_damaged_entry_is_set_aside_and_the_others_are_read(ledger: Ledger[Entry]) -> None:
+    ledger.write(ID, _entry())
     damaged = ledger.folder / ("b" * 20 + ".json")
     damaged.write_text('{"sandbox": ')
     assert len(ledger.read()) == 1
     assert damaged.with_suffix(".damaged").exists()
 
 
-def test_only_an_id_becomes_a_path(ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="not a sandbox id"):
-        ledger.write(_entry(sandbox="../../etc/passwd"))
+def test_only_an_id_becomes_a_path(ledger: Ledger[Entry]) -> None:
+    with pytest.raises(ValueError, match="is not an id"):
+        ledger.write("../../etc/passwd", _entry())
 
 
-def test_uid_numbers_never_repeat_across_restarts(ledger: Ledger) -> None:
-    first = [ledger.next_uid_number() for _ in range(3)]
-    again = Ledger(ledger.folder)
-    assert again.next_uid_number() not in first
+def test_a_record_of_another_boot_of_the_host_holds_nothing() -> None:
+    here = _vm(pid=5, start_time=9).on_this_boot()
+    assert (here.slot, here.vmm) == (None, None)
+    mine = _vm(pid=5, start_time=9, boot_id=boot_id())
+    assert mine.on_this_boot() == mine
 
 
 @given(st.sets(st.integers(0, 40)))

@@ -36,6 +36,7 @@ def worker_settings(layout: Layout, settings: HostSettings) -> WorkerSettings:
         memory_mib=half_mib if settings.memory_gib is None else settings.memory_gib * 1024,
         disk_gib=settings.disk_gib,
         slot_pool=settings.slot_pool,
+        warm_pool=settings.warm_pool,
         driver=settings.driver,
         code_dir=code.code_dir(layout),
     )

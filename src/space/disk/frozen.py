@@ -19,7 +19,7 @@ from typing import Literal
 
 import pydantic
 
-from space.disk.rootfs import clone
+from space.disk.rootfs import reflink
 from space.host import files
 from space.layout import Layout
 from space.model.errors import SnapshotDamaged
@@ -30,7 +30,7 @@ Part = Literal["disk", "memory", "state"]
 
 
 class Manifest(pydantic.BaseModel):
-    """What was frozen. `vmm` and `kernel_release` say what can take it up; `digests` is None until settled."""
+    """What was frozen. `vmm` says what can take its memory up; `digests` is None until settled."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
@@ -40,7 +40,6 @@ class Manifest(pydantic.BaseModel):
     vcpus: int
     memory_mib: int
     vmm: str
-    kernel_release: str
     with_memory: bool
     frozen_at: dt.datetime
     digests: dict[Part, str] | None = None
@@ -87,8 +86,11 @@ def begin(frozen: Frozen) -> None:
 
 
 def commit(frozen: Frozen, manifest: Manifest) -> None:
-    """Make it exist, or give it a new manifest: from here on it is found after a crash of ours."""
-    files.write_atomic(frozen.manifest_file, manifest.model_dump_json())
+    """Make it exist, or give it a new manifest: from here on it is found after a crash of ours.
+
+    Synced only once it has digests: before, the files it speaks of are not synced either.
+    """
+    files.write_atomic(frozen.manifest_file, manifest.model_dump_json(), synced=manifest.digests is not None)
 
 
 def read(frozen: Frozen) -> Manifest | None:
@@ -114,10 +116,28 @@ def names(layout: Layout) -> set[str]:
     return {entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir()}
 
 
+async def copy(source: Frozen, target: Frozen, *, memory: bool) -> None:
+    """Put a frozen VM's files to another name, by reflink where they can be; the caller commits it."""
+    await asyncio.to_thread(begin, target)
+    await reflink(source.disk, target.disk)
+    if memory:
+        await reflink(source.state, target.state)
+        await clone_memory(source, target.hot_memory)
+
+
+def rename(source: Frozen, target: Frozen, manifest: Manifest) -> None:
+    """Give a committed frozen VM another name; done twice or half before a crash, the rest is done again."""
+    commit(source, manifest.model_copy(update={"name": target.name}))
+    if source.hot_memory.exists():
+        source.hot_memory.rename(target.hot_memory)
+    source.folder.rename(target.folder)
+
+
 async def settle(frozen: Frozen) -> Manifest:
     """Store memory beside the disk, sync all, read it back, and record the digests. Idempotent; about 1 s per 300 MB.
 
-    The hot memory stays where it is. Raises SnapshotDamaged where what was read back is not what was written.
+    The hot memory stays where it is, synced too: a reflink of it would else have to write it back first. Raises
+    SnapshotDamaged where what was read back is not what was written.
     """
     manifest = read(frozen)
     if manifest is None:
@@ -157,24 +177,11 @@ async def verify(frozen: Frozen, manifest: Manifest) -> None:
 
 
 async def clone_memory(frozen: Frozen, target: Path) -> None:
-    """Give a VM its own copy of the memory, in the memory area; the frozen one stays."""
+    """Make a copy of the memory in a folder of the memory area that is there; the frozen one stays."""
     if frozen.hot_memory.exists():
-        await clone(frozen.hot_memory, target)
+        await reflink(frozen.hot_memory, target)
     else:
-        files.make_dir(target.parent, mode=0o711)
         await asyncio.to_thread(_copy, frozen.stored_memory, target)
-
-
-async def take_memory(frozen: Frozen, target: Path) -> None:
-    """As `clone_memory`, and quicker, where memory is stored as well: the hot file itself changes hands.
-
-    A file that was just written is not reflinked: that would first write all its dirty pages back.
-    """
-    if frozen.hot_memory.exists() and frozen.stored_memory.exists():
-        files.make_dir(target.parent, mode=0o711)
-        frozen.hot_memory.rename(target)
-    else:
-        await clone_memory(frozen, target)
 
 
 def digest(path: Path) -> str:
@@ -191,6 +198,7 @@ def _store(source: Path, target: Path) -> str:
     target.unlink(missing_ok=True)
     written = _copy(source, target)
     files.sync_file(target)
+    files.sync_file(source)
     return _reread(target, written)
 
 

@@ -20,7 +20,7 @@ async def clone(source: Path, target: Path) -> None:
     The target's folder is made where it is missing. Raises StorageFull, or SpaceError where the file system cannot
     share blocks between the two.
     """
-    await asyncio.to_thread(_make_folder, target.parent)
+    await asyncio.to_thread(make_folder, target.parent)
     await reflink(source, target)
 
 
@@ -55,7 +55,7 @@ async def make_memory_file(path: Path, mib: int) -> None:
 
 
 def _make_memory_file(path: Path, mib: int) -> None:
-    _make_folder(path.parent)
+    make_folder(path.parent)
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -64,7 +64,7 @@ def _make_memory_file(path: Path, mib: int) -> None:
         os.close(descriptor)
 
 
-def _make_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     """Make a VM's folder: root's, so that a VMM can neither add nor replace a file in it."""
     path.parent.mkdir(mode=0o711, exist_ok=True)
     files.make_dir(path, mode=0o711)

@@ -29,6 +29,10 @@ _OK = 200
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 
+class _Done(pydantic.BaseModel):
+    """An answer that says no more than that it was done."""
+
+
 class AgentError(Exception):
     """The agent answered, and not as an agent should; trying again will not help."""
 
@@ -63,12 +67,12 @@ async def freeze(netns: Path, wish: FreezeWish, timeout_s: float) -> Frozen:
 
 async def thaw(netns: Path, wish: ThawWish, timeout_s: float) -> None:
     """Let user code run again where a freeze came to nothing; raises AgentError, AgentSilent."""
-    _understood(pydantic.BaseModel, *await _ask(netns, "POST", "/thaw", wish, timeout_s))
+    _understood(_Done, *await _ask(netns, "POST", "/thaw", wish, timeout_s))
 
 
 async def warm(netns: Path, timeout_s: float) -> None:
     """Make the next command quick: the agent runs one like it. Raises AgentError, AgentSilent."""
-    _understood(pydantic.BaseModel, *await _ask(netns, "POST", "/warm", None, timeout_s))
+    _understood(_Done, *await _ask(netns, "POST", "/warm", None, timeout_s))
 
 
 async def activity(netns: Path, timeout_s: float) -> GuestActivity:

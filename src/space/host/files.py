@@ -46,10 +46,11 @@ def sync_dir(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o600, owner: int | None = None) -> None:
+def write_atomic(path: Path, text: str, *, mode: int = 0o600, owner: int | None = None, synced: bool = True) -> None:
     """Replace a small file: written beside it, synced, renamed, and the folder synced.
 
-    `owner` is the uid and gid of the new file, None keeps root's. Blocks for one fsync (milliseconds).
+    `owner` is the uid and gid of the new file, None keeps root's. Blocks for two fsyncs (milliseconds); with `synced`
+    False for none, and the file is whole after a crash of ours but perhaps not after one of the host.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -59,13 +60,15 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600, owner: int | None 
                 os.fchown(file.fileno(), owner, owner)
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         Path(name).rename(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             Path(name).unlink()
         raise
-    sync_dir(path.parent)
+    if synced:
+        sync_dir(path.parent)
 
 
 def make_dir(path: Path, *, mode: int, uid: int = 0, gid: int = 0) -> None:

@@ -202,28 +202,11 @@ async def _build(
             build_s=round(journal.elapsed_s(), 3),
             inputs=inputs,
         )
-        (fresh / catalog.MANIFEST).write_text(manifest.model_dump_json(indent=1))
-        await asyncio.to_thread(_sync, fresh)
-        _publish(layout, fresh, digest)
+        await asyncio.to_thread(catalog.finish, fresh, manifest)
+        catalog.publish(layout, fresh, digest)
     template = _kept(layout, digest, wish.name)
     assert template is not None
     return BuildDone(template=template, cached=False)
-
-
-def _sync(fresh: Path) -> None:
-    for path in fresh.iterdir():
-        files.sync_file(path)
-    fresh.chmod(0o711)
-    files.sync_dir(fresh)
-
-
-def _publish(layout: Layout, fresh: Path, digest: TemplateDigest) -> None:
-    """Let the template appear. Nothing here waits, so that no cancellation comes between: milliseconds."""
-    layout.templates_dir.mkdir(exist_ok=True)
-    catalog.remove_files(layout, digest)
-    fresh.rename(catalog.folder(layout, digest))
-    files.sync_dir(layout.templates_dir)
-    catalog.read_manifest(layout, digest)
 
 
 def _kept(layout: Layout, digest: TemplateDigest, name: str) -> TemplateModel | None:

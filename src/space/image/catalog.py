@@ -20,8 +20,8 @@ from space import telemetry
 from space.host import files
 from space.layout import Layout
 from space.model.errors import NotFound
-from space.model.ids import TemplateDigest, is_digest, is_template_name
-from space.model.template import Template
+from space.model.ids import SandboxId, TemplateDigest, is_digest, is_template_name
+from space.model.template import Template, TemplateKind
 
 log = telemetry.logger()
 
@@ -44,6 +44,11 @@ class Manifest(pydantic.BaseModel):
     built_at: datetime.datetime
     build_s: float
     inputs: dict[str, str | int]
+    kind: TemplateKind = TemplateKind.BUILT
+    sandbox: SandboxId | None = None
+    memory: bool = False
+    vcpus: int | None = None
+    memory_mib: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,6 +148,27 @@ def read_manifest(layout: Layout, digest: TemplateDigest) -> Manifest:
         if (at / name).stat().st_size == 0:
             raise ValueError(f"its {name} is empty")
     return manifest
+
+
+def finish(fresh: Path, manifest: Manifest) -> None:
+    """Make a folder with root filesystem, kernel and initramfs a whole template, on the disk for good. Blocks."""
+    (fresh / MANIFEST).write_text(manifest.model_dump_json(indent=1))
+    for path in fresh.iterdir():
+        files.sync_file(path)
+    fresh.chmod(0o711)  # a VMM's user reads kernel and initramfs in it; the root filesystem stays root's
+    files.sync_dir(fresh)
+
+
+def publish(layout: Layout, fresh: Path, digest: TemplateDigest) -> None:
+    """Let a finished folder of the disk area appear as a template, in place of one of the same digest.
+
+    Nothing here waits, so that no cancellation comes between: milliseconds.
+    """
+    layout.templates_dir.mkdir(exist_ok=True)
+    remove_files(layout, digest)
+    fresh.rename(folder(layout, digest))
+    files.sync_dir(layout.templates_dir)
+    read_manifest(layout, digest)
 
 
 def remove_leftovers(layout: Layout) -> None:

@@ -54,9 +54,13 @@ class Frozen(pydantic.BaseModel):
 
 
 class ThawWish(pydantic.BaseModel):
-    """Undo a freeze."""
+    """Undo a freeze. A guest that stood still gets the time, and fresh entropy, before user code can read either."""
 
     reason: FreezeReason
+    time_unix_ns: int = 0
+    """0 leaves the clock."""
+    entropy: str = ""
+    """Base64."""
 
 
 class GuestActivity(pydantic.BaseModel):

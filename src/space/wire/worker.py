@@ -33,7 +33,7 @@ import pydantic
 
 from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
-from space.model.template import DEFAULT_DISK_MIB, Template
+from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
 from space.wire.problem import raise_for_problem
 
 CREATE_TIMEOUT_S = 90
@@ -187,6 +187,11 @@ class TemplateModel(pydantic.BaseModel):
     vmm: str
     built_at: datetime.datetime
     build_s: float
+    kind: TemplateKind = TemplateKind.BUILT
+    sandbox: str | None = None
+    memory: bool = False
+    vcpus: int | None = None
+    memory_mib: int | None = None
 
     @classmethod
     def of(cls, template: Template) -> "TemplateModel":

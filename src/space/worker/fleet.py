@@ -1,48 +1,68 @@
-"""All machines of this host: admission by memory, fencing by epoch, adoption after a restart."""
+"""All machines of this host: fencing by epoch, admission, and the orders that concern more than one."""
 
 import asyncio
 import collections
 import datetime as dt
 from collections.abc import Coroutine
 
-from space.host.process import boot_id
+from space.disk import frozen as storage
+from space.disk.frozen import Frozen
 from space.image import catalog
-from space.model.errors import NoCapacity, SandboxFailed, Stale, Unavailable
-from space.model.ids import SandboxId, TemplateDigest
+from space.model.errors import NotFound, SandboxFailed, SpaceError, Stale, Unavailable
+from space.model.ids import SandboxId, TemplateDigest, new_id
+from space.model.template import Template
 from space.telemetry import logger
-from space.vmm.driver import VmmError
-from space.wire.worker import GoneFact, SandboxFact, StartSandbox
+from space.wire.worker import (
+    Activity,
+    ForkChild,
+    ForkResult,
+    ForkSandbox,
+    GoneFact,
+    SandboxFact,
+    SnapshotSandbox,
+    StartSandbox,
+    SuspendSandbox,
+)
+from space.worker import snapshots
+from space.worker.admission import Admission
 from space.worker.facts import FactHub
+from space.worker.guest_vm import Identity
 from space.worker.host import Host
-from space.worker.ledger import Entry
 from space.worker.machine import Machine
+from space.worker.records import Entry
+from space.worker.stock import Stock
 
 log = logger()
-OVERHEAD_MIB = 96
-"""What a VMM needs beside its guest's memory: measured 55 MB under emulation (translated code included), rounded up."""
 _TOMBSTONES = 10_000
+Machines = dict[SandboxId, Machine]
 
 
 class Fleet:
-    """The machines by sandbox id. Each lives as one task of `group`."""
+    """Looks after `machines`, by sandbox id; only it changes them. Each lives as one task of `group`."""
 
-    def __init__(self, host: Host, group: asyncio.TaskGroup, memory_mib: int, worker_boot: str) -> None:
-        self._host, self._group, self.memory_mib = host, group, memory_mib
-        self._machines: dict[SandboxId, Machine] = {}
+    def __init__(
+        self,
+        host: Host,
+        stock: Stock,
+        admission: Admission,
+        machines: Machines,
+        group: asyncio.TaskGroup,
+        worker_boot: str,
+    ) -> None:
+        self._host, self._stock, self._admission, self._group = host, stock, admission, group
+        self._machines = machines
         self._buried: collections.OrderedDict[SandboxId, int] = collections.OrderedDict()
         self._lives: dict[asyncio.Task[None], Machine] = {}
         self._draining = False
-        self.facts = FactHub(worker_boot, self.list, lambda: self.memory_free_mib)
+        self.facts = FactHub(worker_boot, self.told, lambda: self._admission.free_mib)
 
-    @property
-    def memory_free_mib(self) -> int:
-        """RAM that a new sandbox may still take, overhead included."""
-        live = (m.entry.memory_mib + OVERHEAD_MIB for m in self._machines.values() if m.entry.state != "failed")
-        return self.memory_mib - sum(live)
-
-    def list(self) -> list[SandboxFact]:
+    def told(self) -> list[SandboxFact]:
         """Return what is true of every sandbox here."""
         return [machine.fact() for machine in self._machines.values()]
+
+    def entries(self) -> list[Entry]:
+        """Return the ledger's entry of every sandbox here."""
+        return [machine.entry for machine in self._machines.values()]
 
     async def start(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
         """Make it run or join its start; returns when it runs.
@@ -53,34 +73,36 @@ class Fleet:
         machine = self._machines.get(sandbox)
         self._fence(sandbox, machine, wish.epoch)
         if machine is None:
-            machine = self._admit(sandbox, wish)
+            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value())
+            machine = await self._admit(identity, wish.epoch, wish.template, wish.vcpus, wish.memory_mib, None)
         return await machine.settled()
 
-    def _admit(self, sandbox: SandboxId, wish: StartSandbox) -> Machine:
+    async def _admit(
+        self, identity: Identity, epoch: int, template: str, vcpus: int, memory_mib: int, source: Frozen | None
+    ) -> Machine:
         if self._draining:
             raise Unavailable("This worker is stopping. Try again.")
-        template = catalog.find(self._host.layout, TemplateDigest(wish.template))
-        if wish.memory_mib + OVERHEAD_MIB > self.memory_free_mib:
-            raise NoCapacity(
-                f"The host has {max(0, self.memory_free_mib - OVERHEAD_MIB)} MiB of memory left for sandboxes and this "
-                f"one wants {wish.memory_mib}. Delete some, ask for less, or raise SPACE_MEMORY_GIB."
-            )
+        files = catalog.find(self._host.layout, TemplateDigest(template))
+        sandbox = SandboxId(identity.sandbox)
         entry = Entry(
             sandbox=sandbox,
-            epoch=wish.epoch,
+            epoch=epoch,
             state="creating",
-            template=wish.template,
-            vcpus=wish.vcpus,
-            memory_mib=wish.memory_mib,
-            uid_number=self._host.ledger.next_uid_number(),
-            boot_id=boot_id(),
+            template=template,
+            vcpus=vcpus,
+            memory_mib=memory_mib,
             created_at=dt.datetime.now(dt.UTC),
         )
-        self._host.ledger.write(entry)
-        machine = Machine(self._host, entry, self._publish)
-        self._machines[sandbox] = machine
+        machine = Machine(self._host, self._stock, entry, self._publish)
+        self._machines[sandbox] = machine  # counted from here on, so that no other takes the same memory
+        try:
+            await self._admission.check(memory_mib)
+        except SpaceError:
+            del self._machines[sandbox]
+            raise
+        self._host.ledger.write(sandbox, entry)
         self._publish(entry)
-        self._run(machine, machine.run(wish, template))
+        self._run(machine, machine.run(identity, files, source))
         return machine
 
     async def delete(self, sandbox: SandboxId, epoch: int) -> None:
@@ -94,57 +116,85 @@ class Fleet:
             await machine.delete()
             log.info("sandbox_deleted", sandbox=sandbox)
 
-    def _fence(self, sandbox: SandboxId, machine: Machine | None, epoch: int) -> None:
-        known = machine.entry.epoch if machine else self._buried.get(sandbox, -1)
-        if epoch < known:
-            raise Stale(f"Epoch {epoch} has been overtaken by {known}.")
-        if machine is not None and epoch > known:
-            machine.fence(epoch)
+    async def pause(self, sandbox: SandboxId, epoch: int) -> SandboxFact:
+        """Stop its vCPUs."""
+        return await self._there(sandbox, epoch).pause()
 
-    async def adopt(self) -> None:
-        """Take over what a former worker process left: VMs that run live on, half-done starts are undone.
+    async def resume(self, sandbox: SandboxId, epoch: int) -> SandboxFact:
+        """Let its vCPUs run again."""
+        return await self._there(sandbox, epoch).resume()
 
-        A start that was under way is undone, not continued: its environment and token were in the former process only.
-        The control plane, which still wants the sandbox, asks for it again.
-        """
-        here = boot_id()
-        for read in self._host.ledger.read():
-            sandbox = SandboxId(read.sandbox)
-            same_boot = read.boot_id == here
-            void = {} if same_boot else {"slot": None, "pid": None, "start_time": None}  # of another boot of the host
-            entry = read.model_copy(update=void)
-            machine = Machine(self._host, entry, self._publish)
-            if entry.state in ("creating", "deleting"):
-                await machine.undo()
-                log.info("sandbox_start_undone", sandbox=sandbox)
-                continue
-            self._machines[sandbox] = machine
-            if entry.state == "failed":
-                self._run(machine, machine.rest())
-                continue
-            try:
-                vm = await self._host.driver.adopt(self._host.layout.vm_dir(sandbox), entry.vmm) if entry.vmm else None
-                why = "its VMM ended while no worker was watching" if same_boot else "the host was restarted"
-            except VmmError as error:  # it lives and does not answer: `mourn` kills it by its uid
-                log.warning("adoption_failed", sandbox=sandbox, error=str(error))
-                vm, why = None, "its VMM stopped answering"
-            if vm is None:
-                self._run(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}.")))
-                continue
-            log.info("sandbox_adopted", sandbox=sandbox, pid=vm.ref.pid)
-            self._run(machine, machine.carry_on(vm))
+    async def suspend(self, sandbox: SandboxId, wish: SuspendSandbox) -> SandboxFact:
+        """Put it to storage."""
+        return await self._there(sandbox, wish.epoch).suspend(memory=wish.memory)
 
-    def slot_numbers(self) -> set[int]:
-        """Return the slots that belong to a sandbox."""
-        return {m.entry.slot for m in self._machines.values() if m.entry.slot is not None and m.entry.state != "failed"}
+    async def restore(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
+        """Bring it back; raises NoCapacity where memory is short, and leaves it suspended."""
+        machine = self._there(sandbox, wish.epoch)
+        files = catalog.find(self._host.layout, TemplateDigest(wish.template))
+        with self._admission.pledged(sandbox):
+            if machine.entry.state == "suspended":
+                await self._admission.check(machine.entry.memory_mib)
+            return await machine.restore(Identity(sandbox, wish.env, wish.agent_token.get_secret_value()), files)
 
-    def uids(self) -> set[int]:
-        """Return the uids of the VMs here."""
-        return {self._host.layout.vm_uid(m.entry.uid_number) for m in self._machines.values()}
+    async def activity(self, sandbox: SandboxId) -> Activity:
+        """Ask a running sandbox's agent what is going on."""
+        machine = self._machines.get(sandbox)
+        if machine is None:
+            raise NotFound(f"This worker has no sandbox {sandbox}.")
+        return await machine.activity()
 
-    def sandboxes(self) -> set[SandboxId]:
-        """Return the ids of the sandboxes here."""
-        return set(self._machines)
+    async def fork(self, sandbox: SandboxId, wish: ForkSandbox) -> list[ForkResult]:
+        """Start copies of a running or suspended sandbox, all of the same moment; one result per child."""
+        parent = self._there(sandbox, wish.epoch)
+        copy = Frozen(self._host.layout, f"f-{new_id()}")
+        await parent.copy_to(copy, "fork", memory=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                births = [group.create_task(self._bear(parent.entry, copy, child)) for child in wish.children]
+        finally:
+            await asyncio.to_thread(storage.discard, copy)
+        return [birth.result() for birth in births]
+
+    async def _bear(self, parent: Entry, copy: Frozen, child: ForkChild) -> ForkResult:
+        identity = Identity(child.id, child.env, child.agent_token.get_secret_value())
+        sandbox = SandboxId(child.id)
+        try:
+            machine = self._machines.get(sandbox)
+            self._fence(sandbox, machine, child.epoch)
+            if machine is None:
+                machine = await self._admit(
+                    identity, child.epoch, parent.template, parent.vcpus, parent.memory_mib, copy
+                )
+            return ForkResult(id=child.id, fact=await machine.settled())
+        except SpaceError as error:
+            if (left := self._machines.get(sandbox)) is not None:
+                await left.delete()
+            return ForkResult(id=child.id, code=error.slug, detail=str(error))
+
+    async def snapshot(self, sandbox: SandboxId, wish: SnapshotSandbox) -> Template:
+        """Freeze a copy as a template; the sandbox goes on before that is on disk."""
+        machine = self._there(sandbox, wish.epoch)
+        copy = Frozen(self._host.layout, f"f-{new_id()}")
+        await machine.copy_to(copy, "snapshot", memory=wish.memory)
+        try:
+            return await snapshots.publish(self._host.layout, copy, machine.entry, wish.name)
+        finally:
+            await asyncio.to_thread(storage.discard, copy)
+
+    def adopt(self, entry: Entry) -> Machine:
+        """Return a machine for a sandbox of a former worker process; `carry_on` or `mourn` is to be given it."""
+        machine = Machine(self._host, self._stock, entry, self._publish)
+        self._machines[machine.sandbox] = machine
+        return machine
+
+    def forget(self, machine: Machine) -> None:
+        """Drop an adopted machine of which nothing is left."""
+        self._machines.pop(machine.sandbox, None)
+
+    def carry_on(self, machine: Machine, life: Coroutine[None, None, None]) -> None:
+        """Let an adopted machine live."""
+        self._run(machine, life)
 
     def drain(self) -> None:
         """Refuse new sandboxes and end the watches: the worker is about to stop."""
@@ -156,6 +206,20 @@ class Fleet:
         for task, machine in list(self._lives.items()):
             machine.release()
             task.cancel()
+
+    def _there(self, sandbox: SandboxId, epoch: int) -> Machine:
+        machine = self._machines.get(sandbox)
+        self._fence(sandbox, machine, epoch)
+        if machine is None:
+            raise NotFound(f"This worker has no sandbox {sandbox}.")
+        return machine
+
+    def _fence(self, sandbox: SandboxId, machine: Machine | None, epoch: int) -> None:
+        known = machine.entry.epoch if machine else self._buried.get(sandbox, -1)
+        if epoch < known:
+            raise Stale(f"Epoch {epoch} has been overtaken by {known}.")
+        if machine is not None and epoch > known:
+            machine.fence(epoch)
 
     def _publish(self, entry: Entry) -> None:
         machine = self._machines.get(SandboxId(entry.sandbox))

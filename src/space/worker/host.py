@@ -8,6 +8,7 @@ import httpx2
 
 from space.disk import rootfs
 from space.host import cgroup
+from space.host.counter import Counter
 from space.host.process import uid_processes, watch
 from space.layout import Layout
 from space.model.errors import Unavailable
@@ -16,6 +17,7 @@ from space.net.pool import SlotPool
 from space.vmm.driver import Driver
 from space.worker.gateway_link import GatewayLink
 from space.worker.ledger import Ledger
+from space.worker.records import Entry
 
 _PROBE_S = 10
 _PROBE_POLL_S = 0.02
@@ -29,9 +31,15 @@ class Host:
     driver: Driver
     pool: SlotPool
     link: GatewayLink
-    ledger: Ledger
+    ledger: Ledger[Entry]
+    uids: Counter
     ingress: httpx2.AsyncClient
     boot_deadline_s: float
+
+    @property
+    def vmm(self) -> str:
+        """What runs guests here; a memory snapshot fits only the same."""
+        return f"{self.driver.name} {self.driver.version} {self.driver.accelerator}"
 
     async def probe(self, sandbox: SandboxId) -> None:
         """Return when the agent answered through the data path, as a client's request would go.
@@ -54,11 +62,11 @@ class Host:
         except TimeoutError:
             raise Unavailable(f"The ingress proxy of this host does not carry ({last}); see `space doctor`.") from None
 
-    async def remove_remains(self, sandbox: SandboxId, uid_number: int) -> None:
+    async def remove_remains(self, vm: SandboxId, uid_number: int) -> None:
         """Remove what a VM leaves outside its slot: processes of its uid, cgroup, files. Idempotent."""
         await kill_uids(range(self.layout.vm_uid(uid_number), self.layout.vm_uid(uid_number) + 1))
-        await cgroup.remove(self.layout.instance, sandbox)
-        await rootfs.remove_vm_files(self.layout, sandbox)
+        await cgroup.remove(self.layout.instance, vm)
+        await rootfs.remove_vm_files(self.layout, vm)
 
 
 async def kill_uids(uids: range) -> int:

@@ -1,40 +1,50 @@
-"""Removes what carries this instance's names and belongs to no sandbox: left by a worker that was killed in a step."""
+"""Removes what carries this instance's names and belongs to nobody: left by a worker that was killed in a step."""
 
+import asyncio
 import itertools
 
+from space.disk import frozen as storage
 from space.disk import rootfs
+from space.disk.frozen import Frozen
 from space.host import cgroup
 from space.layout import UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId
 from space.net import slot as slots
 from space.telemetry import logger
 from space.worker.host import kill_uids
+from space.worker.records import VmRecord
 
 log = logger()
 
 
-async def sweep(layout: Layout, *, slot_numbers: set[int], uids: set[int], sandboxes: set[SandboxId]) -> None:
-    """Remove every VMM process, slot, cgroup and file of the instance that is not in the given sets.
+async def sweep(layout: Layout, records: list[VmRecord], *, keep_frozen: set[str] | None) -> None:
+    """Remove every VMM process, slot, cgroup and file of the instance that no record names.
 
-    Called once, after adoption and before anything new is made: afterwards each machine cleans up after itself.
+    `keep_frozen`: the frozen VMs that somebody owns; None keeps all. Called once, after adoption and before anything
+    new is made: afterwards each owner cleans up after itself.
     """
-    first = layout.vm_uid(0)
+    first, uids = layout.vm_uid(0), {layout.vm_uid(record.uid_number) for record in records}
     processes = sum([await kill_uids(range(a, b)) for a, b in gaps(first, layout.uid_base + UID_RANGE_SIZE, uids)])
-    stray_slots = slots.existing(layout) - slot_numbers
+    stray_slots = slots.existing(layout) - {record.slot for record in records}
     for number in stray_slots:
         await slots.destroy(layout, number)
-    stray_files = rootfs.existing_vms(layout) - sandboxes
-    for sandbox in stray_files:
-        await rootfs.remove_vm_files(layout, sandbox)
-    stray_cgroups = cgroup.sandboxes(layout.instance) - sandboxes
-    for group in stray_cgroups:
-        await cgroup.remove(layout.instance, group)
+    known = {SandboxId(record.vm) for record in records}
+    stray_files = rootfs.existing_vms(layout) - known
+    for vm in stray_files:
+        await rootfs.remove_vm_files(layout, vm)
+    stray_cgroups = cgroup.sandboxes(layout.instance) - known
+    for name in stray_cgroups:
+        await cgroup.remove(layout.instance, name)
+    stray_frozen = set() if keep_frozen is None else storage.names(layout) - keep_frozen
+    for name in stray_frozen:
+        await asyncio.to_thread(storage.discard, Frozen(layout, name))
     log.info(
         "swept",
         processes=processes,
         slots=len(stray_slots),
         files=len(stray_files),
         cgroups=len(stray_cgroups),
+        frozen=len(stray_frozen),
     )
 
 

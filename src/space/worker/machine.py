@@ -1,75 +1,107 @@
-"""One sandbox on this host, from slot to running VM and back to nothing. One task owns it; no lock is needed.
+"""One sandbox on this host, from its first VM to nothing. One task owns it: orders are done one after another.
 
-    start:  slot -> disk and memory -> VMM -> agent -> gateway -> probe through the data path
-    watch:  the VMM's end, a full disk, or the wish to delete
-    end:    gateway -> VMM -> slot (its sockets first) -> cgroup -> files
+    creating -> running <-> paused            a VM is there
+    running, paused -> suspending -> suspended -> restoring -> running       it lies in storage meanwhile
+    any -> failed                             holds nothing; waits to be deleted
+    any -> deleting -> gone
 
-Each step is written to the ledger before what it makes can be lost. Ending works from any half-done state, and twice.
+Each step is in the ledger before what it makes can be lost. A step that fails half way is undone: a suspension leaves
+the sandbox running, a restore leaves it suspended. What a killed worker left half done is finished or undone by the
+next (adopt.py).
 """
 
 import asyncio
-import base64
+import collections
 import contextlib
-import os
-import secrets
 import time
-from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
-from space.disk import area, rootfs
-from space.guest.agent import AgentError, initialise
-from space.host import netns
-from space.host.command import CommandError
+from space.disk import area
+from space.disk.frozen import Frozen, Manifest
+from space.guest import agent
+from space.guest.agent import AgentError, AgentSilent
 from space.host.room import check_room
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
-from space.model.errors import BootFailed, Conflict, SandboxFailed, SpaceError, Unavailable
+from space.model.errors import Conflict, SandboxFailed, SpaceError, Unavailable
 from space.model.ids import SandboxId
-from space.net import slot as slots
 from space.telemetry import logger
-from space.vmm.driver import BootSpec, Vm, VmmError, VmStatus
-from space.wire.agent import AgentInit
-from space.wire.worker import SandboxFact, StartSandbox
+from space.vmm.driver import VmmError, VmStatus
+from space.wire.agent import FreezeReason
+from space.wire.worker import Activity, SandboxFact
+from space.worker import starting, stopping, storing
+from space.worker.guest_vm import Died, Identity
+from space.worker.holding import Holding
 from space.worker.host import Host
-from space.worker.ledger import Entry
+from space.worker.records import Entry
+from space.worker.stock import Stock
 
 log = logger()
 T = TypeVar("T")
-_BOOT_ATTEMPTS = 2
 _ROOM_POLL_S = 1.0
 _LAST_WORD_S = 2.0
 _FIRST_WRITES_BYTES = 64 * 1024**2
 """A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
 
-class _Died(Exception):
-    """The VMM ended while it was starting."""
+class _Order:
+    """Something to be done by the machine's task, and where its outcome goes."""
+
+    def __init__(self, act: Callable[[], Awaitable[Any]]) -> None:
+        self.act = act
+        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # its asker may have left
 
 
 class Machine:
-    """A sandbox's task and what it holds. `run()` is its life; everything else only asks."""
+    """A sandbox's task and what it holds. `run()` and its kin are its life; everything else only asks."""
 
-    def __init__(self, host: Host, entry: Entry, changed: Callable[[Entry], None]) -> None:
-        self._host, self._changed = host, changed
-        self.entry = entry
-        self.sandbox = SandboxId(entry.sandbox)
-        self._vm: Vm | None = None
+    def __init__(self, host: Host, stock: Stock, entry: Entry, changed: Callable[[Entry], None]) -> None:
+        self._has = Holding(host, stock, entry, changed)
+        self._orders: collections.deque[_Order] = collections.deque()
+        self._ordered = asyncio.Event()
         self._delete_asked = asyncio.Event()
         self._settled = asyncio.Event()
         self._gone = asyncio.Event()
         self._failure: SpaceError | None = None
 
+    @property
+    def entry(self) -> Entry:
+        """What the ledger has of it."""
+        return self._has.entry
+
+    @property
+    def sandbox(self) -> SandboxId:
+        """Its id."""
+        return self._has.sandbox
+
+    # -- asked from outside --------------------------------------------------------------------------------------------
+
+    @property
+    def holding(self) -> Holding:
+        """What it holds, for those that bring it to where a former worker process left it."""
+        return self._has
+
     def fact(self) -> SandboxFact:
         """Return what is true of it now."""
         e = self.entry
-        return SandboxFact(id=e.sandbox, state=e.state, reason=e.reason, epoch=e.epoch, timings_ms=e.timings_ms)
+        return SandboxFact(
+            id=e.sandbox,
+            state=e.state,
+            reason=e.reason,
+            epoch=e.epoch,
+            timings_ms=e.timings_ms,
+            generation=e.generation,
+            durable=e.durable,
+        )
 
     def fence(self, epoch: int) -> None:
         """Remember a newer epoch; the caller has checked that it is not older."""
-        self._write(epoch=epoch)
+        self._has.write(epoch=epoch)
 
     async def settled(self) -> SandboxFact:
-        """Wait until it runs; raises what kept it from running."""
+        """Wait until it has started; raises what kept it from that."""
         await self._settled.wait()
         if self._failure is not None:
             raise self._failure
@@ -80,180 +112,164 @@ class Machine:
         self._delete_asked.set()
         await self._gone.wait()
 
-    async def run(self, wish: StartSandbox, template: TemplateFiles) -> None:
-        """Live a whole life: start, watch, end."""
+    async def pause(self) -> SandboxFact:
+        """Stop its vCPUs."""
+        return await self._order(lambda: stopping.pause(self._has))
+
+    async def resume(self) -> SandboxFact:
+        """Let its vCPUs run again."""
+        return await self._order(lambda: stopping.resume(self._has))
+
+    async def suspend(self, *, memory: bool) -> SandboxFact:
+        """Put it to storage."""
+        return await self._order(lambda: storing.suspend(self._has, memory=memory))
+
+    async def restore(self, identity: Identity, template: TemplateFiles) -> SandboxFact:
+        """Bring it back from storage."""
+        return await self._order(lambda: storing.restore(self._has, identity, template))
+
+    async def copy_to(self, target: Frozen, reason: FreezeReason, *, memory: bool) -> Manifest:
+        """Freeze a copy of it as it is at one moment; it goes on."""
+        return await self._ask(lambda: storing.copy_to(self._has, target, reason, memory=memory))
+
+    async def activity(self) -> Activity:
+        """Return what is going on in it; beside the orders, since it changes nothing."""
+        guest = self._has.guest
+        if guest is None or self.entry.state != "running":
+            raise Conflict(f"The sandbox is {self.entry.state}.", code=f"sandbox_{self.entry.state}")
         try:
-            await first(self._start(wish, template), self._until_delete_asked())
+            told = await agent.activity(guest.netns, stopping.AGENT_S)
+        except (AgentError, AgentSilent) as error:
+            raise Unavailable("The sandbox's agent does not answer.") from error
+        return Activity(
+            foreground_commands=told.foreground_commands,
+            attached_readers=told.attached_readers,
+            open_connections=told.open_connections,
+        )
+
+    async def _order(self, act: Callable[[], Awaitable[None]]) -> SandboxFact:
+        await self._ask(act)
+        return self.fact()
+
+    async def _ask(self, act: Callable[[], Awaitable[T]]) -> T:
+        order = _Order(act)
+        self._orders.append(order)
+        self._ordered.set()
+        result: T = await asyncio.shield(order.outcome)
+        return result
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, identity: Identity, template: TemplateFiles, source: Frozen | None) -> None:
+        """Live a whole life. `source` None: as the template has it; else a copy of that frozen VM."""
+        try:
+            await first(self._start(identity, template, source), self._until_delete_asked())
         except SpaceError as error:
             await self._fail(error)
-        else:
-            await self._watch()
-        await self._finish()
+        await self._live()
 
-    async def carry_on(self, vm: Vm) -> None:
-        """Live on from a VM that a former worker process started."""
-        self._vm = vm
+    async def carry_on(self) -> None:
+        """Live on with what its holding was found to be after a former worker process."""
+        if self.entry.state == "failed":
+            self._failure = SandboxFailed(self.entry.reason or "The sandbox failed.")
         self._settled.set()
-        await self._watch()
-        await self._finish()
-
-    async def rest(self) -> None:
-        """Live on as a sandbox that has failed: hold nothing, wait to be deleted."""
-        self._failure = SandboxFailed(self.entry.reason or "The sandbox failed.")
-        self._settled.set()
-        await self._finish()
+        await self._live()
 
     async def mourn(self, error: SpaceError) -> None:
         """Live on as a sandbox whose VM is found dead, or can no longer be looked after."""
         await self._fail(error)
-        await self._finish()
-
-    async def undo(self) -> None:
-        """Give back what a half-done start or deletion of a former worker process left, and forget the sandbox."""
-        await self._end()
-        self._host.ledger.remove(self.sandbox)
+        await self._live()
 
     def release(self) -> None:
         """Let go of the VM and leave it running: the worker is about to stop."""
-        if self._vm is not None:
-            self._vm.release()
+        if self._has.guest is not None:
+            self._has.guest.release()
 
-    # -- start ---------------------------------------------------------------------------------------------------------
+    async def _live(self) -> None:
+        while not self._delete_asked.is_set():
+            reason = await first(self._until_ordered(), self._until_dead(), self._until_delete_asked())
+            if reason is not None:
+                await self._fail(SandboxFailed(f"The VM ended: {reason}."))
+            elif self._orders:
+                await first(self._obey(self._orders.popleft()), self._until_delete_asked())
+        await self._finish()
 
-    async def _start(self, wish: StartSandbox, template: TemplateFiles) -> None:
-        began = time.monotonic()
-        marks: dict[str, float] = {}
-
-        def mark(step: str) -> None:
-            marks[step] = round(1e3 * (time.monotonic() - began), 1)
-
-        layout = self._host.layout
-        check_room(layout.disk_area, _FIRST_WRITES_BYTES, "A sandbox")
-        slot = await self._take_slot()
-        self._write(slot=slot.number)
-        mark("slot")
-        for attempt in range(1, _BOOT_ATTEMPTS + 1):
-            try:
-                await self._boot(wish, template, slot, mark)
-                break
-            except (_Died, VmmError, TimeoutError) as error:
-                console = await self._console()
-                await self._end_vm()
-                log.warning("boot_failed", sandbox=self.sandbox, attempt=attempt, cause=repr(error), console=console)
-                if attempt == _BOOT_ATTEMPTS:
-                    end = f" The end of its console: {console[-1000:]}" if console else ""
-                    raise BootFailed(f"The VM did not come up, twice; the worker's log says why.{end}") from error
-        await self._host.link.admit(self.sandbox, slot.address)
-        await self._host.probe(self.sandbox)
-        mark("path")
-        self._write(state="running", timings_ms=marks | {"total": marks["path"]})
-        log.info("sandbox_started", sandbox=self.sandbox, **marks)
-        self._settled.set()
-
-    async def _take_slot(self) -> slots.Slot:
+    async def _obey(self, order: _Order) -> None:
+        if not self._orders:
+            self._ordered.clear()
         try:
-            return await self._host.pool.take()
-        except CommandError as error:
-            raise Unavailable("The host could not make a network slot; see the worker's log.") from error
-
-    async def _boot(
-        self, wish: StartSandbox, template: TemplateFiles, slot: slots.Slot, mark: Callable[[str], None]
-    ) -> None:
-        layout = self._host.layout
-        vm_dir, memory = layout.vm_dir(self.sandbox), layout.memory_file(self.sandbox)
-        disk = vm_dir / "disk"
-        await rootfs.clone(template.rootfs, disk)
-        await rootfs.make_memory_file(memory, wish.memory_mib)
-        mark("disk")
-        tap = slots.open_tap(slot)
-        try:
-            spec = BootSpec(
-                sandbox=self.sandbox,
-                vm_dir=vm_dir,
-                disk=disk,
-                memory=memory,
-                kernel=template.kernel,
-                initrd=template.initrd,
-                uid=layout.vm_uid(self.entry.uid_number),
-                vcpus=wish.vcpus,
-                memory_mib=wish.memory_mib,
-                tap_fd=tap,
-            )
-            self._vm = await self._host.driver.boot(spec)
+            if self.entry.state == "failed":
+                raise self._failure or SandboxFailed("The sandbox failed.")
+            result = await order.act()
+        except SpaceError as error:
+            order.outcome.set_exception(error)
+        except Died as error:
+            failure = SandboxFailed(f"The VM ended: {error}.")
+            await self._fail(failure)
+            order.outcome.set_exception(failure)
+        else:
+            order.outcome.set_result(result)
         finally:
-            os.close(tap)
-        self._write(pid=self._vm.ref.pid, start_time=self._vm.ref.start_time)
-        mark("vmm")
-        init = AgentInit(
-            sandbox_id=self.sandbox,
-            hostname=self.sandbox,
-            env=wish.env,
-            access_token=wish.agent_token.get_secret_value(),
-            time_unix_ns=time.time_ns(),
-            entropy=base64.b64encode(secrets.token_bytes(64)).decode(),
-        )
-        async with asyncio.timeout(self._host.boot_deadline_s):
-            await self._unless_dead(self._vm, initialise(netns.path(slot.netns), init))
-        mark("agent")
+            if not order.outcome.done():
+                order.outcome.set_exception(Conflict("The sandbox was deleted.", code="sandbox_deleted"))
 
-    async def _unless_dead(self, vm: Vm, step: Coroutine[None, None, T]) -> T:
-        """Run `step`; raise _Died as soon as the VMM ends."""
-
-        async def raise_when_dead() -> T:
-            raise _Died((await vm.wait()).reason)
-
-        try:
-            return await first(step, raise_when_dead())
-        except AgentError as error:
-            raise _Died(str(error)) from error
+    async def _until_ordered(self) -> None:
+        await self._ordered.wait()
 
     async def _until_delete_asked(self) -> None:
         await self._delete_asked.wait()
 
-    # -- watch ---------------------------------------------------------------------------------------------------------
+    async def _until_dead(self) -> str:
+        """Return why the VM ended; for ever where there is none. Meanwhile tends one whose disk is full."""
+        if self._has.guest is None:
+            await asyncio.Event().wait()
+        assert self._has.guest is not None
+        vm = self._has.guest.vm
 
-    async def _watch(self) -> None:
-        """Return when the sandbox is to be deleted, or has failed because its VMM ended."""
-        vm = self._vm
-        if vm is None:  # the wish to delete came while it was starting
-            return
-
-        async def until_dead() -> str | None:
-            return (await vm.wait()).reason
-
-        async def until_delete_asked() -> str | None:
-            await self._delete_asked.wait()
-            return None
-
-        async def tend() -> str | None:
+        async def tend() -> str:
             status = VmStatus.RUNNING
             while (status := await vm.next_status(status)) is not VmStatus.GONE:
-                await self._follow(vm, status)
+                await self._follow(status)
             try:
                 async with asyncio.timeout(_LAST_WORD_S):
-                    return await until_dead()
+                    return (await vm.wait()).reason
             except TimeoutError:
                 await vm.kill()
                 return "the VMM stopped answering and was killed"
 
-        reason = await first(until_dead(), until_delete_asked(), tend())
-        if reason is not None:
-            await self._fail(SandboxFailed(f"The VM ended: {reason}."))
+        async def ended() -> str:
+            return (await vm.wait()).reason
 
-    async def _follow(self, vm: Vm, status: VmStatus) -> None:
+        return await first(ended(), tend())
+
+    async def _follow(self, status: VmStatus) -> None:
         """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""
-        if status not in (VmStatus.DISK_FULL, VmStatus.DISK_ERROR):
+        if status not in (VmStatus.DISK_FULL, VmStatus.DISK_ERROR) or self._has.guest is None:
             return
-        self._write(state="paused", reason=str(status))
+        vm = self._has.guest.vm
+        self._has.write(state="paused", reason=str(status))
         log.warning("sandbox_paused", sandbox=self.sandbox, reason=str(status))
         while vm.status is status:
             await asyncio.sleep(_ROOM_POLL_S)
-            if area.has_room(self._host.layout):
+            if area.has_room(self._has.host.layout):
                 with contextlib.suppress(VmmError):
                     await vm.resume()
                     break
-        self._write(state="running", reason=None)
+        self._has.write(state="running", reason=None)
         log.info("sandbox_resumed", sandbox=self.sandbox)
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    async def _start(self, identity: Identity, template: TemplateFiles, source: Frozen | None) -> None:
+        began = time.monotonic()
+        check_room(self._has.host.layout.disk_area, _FIRST_WRITES_BYTES, "A sandbox")
+        how = await starting.start_vm(self._has, identity, template, source)
+        vm_ms = round(1e3 * (time.monotonic() - began), 1)
+        await self._has.connect()
+        total_ms = round(1e3 * (time.monotonic() - began), 1)
+        self._has.write(state="running", timings_ms={how: vm_ms, "total": total_ms})
+        log.info("sandbox_started", sandbox=self.sandbox, how=how, total_ms=total_ms)
+        self._settled.set()
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
@@ -261,38 +277,26 @@ class Machine:
         """Record the failure first, so that the API can say it at once, then give back what the VM held."""
         log.warning("sandbox_failed", sandbox=self.sandbox, reason=str(error))
         self._failure = error
-        self._write(state="failed", reason=str(error))
-        await self._end()
+        self._has.write(state="failed", reason=str(error))
+        await self._end_vm()
         self._settled.set()
 
     async def _finish(self) -> None:
-        await self._delete_asked.wait()
         self._failure = self._failure or Conflict("The sandbox was deleted.", code="sandbox_deleted")
-        self._write(state="deleting")
-        await self._end()
-        self._host.ledger.remove(self.sandbox)
+        self._has.write(state="deleting")
+        for order in self._orders:
+            order.outcome.set_exception(self._failure)
+        await self.forget()
         self._settled.set()
         self._gone.set()
 
-    async def _end(self) -> None:
-        await self._host.link.withdraw(self.sandbox)
+    async def forget(self) -> None:
+        """Give back all it holds, in storage too, whatever state it is in."""
         await self._end_vm()
-        if self.entry.slot is not None:
-            await slots.destroy(self._host.layout, self.entry.slot)
-        await self._host.remove_remains(self.sandbox, self.entry.uid_number)
+        for generation in range(max(1, self.entry.generation - 1), self.entry.generation + 2):
+            await self._has.stock.settler.drop(self._has.stored(generation))
+        self._has.host.ledger.remove(self.sandbox)
 
     async def _end_vm(self) -> None:
-        if self._vm is not None:
-            await self._vm.kill()
-
-    async def _console(self) -> str:
-        if self._vm is None:
-            return ""
-        with contextlib.suppress(VmmError):
-            return await self._vm.console()
-        return ""
-
-    def _write(self, **changes: object) -> None:
-        self.entry = self.entry.model_copy(update=changes)
-        self._host.ledger.write(self.entry)
-        self._changed(self.entry)
+        await self._has.host.link.withdraw(self.sandbox)
+        await self._has.drop_guest()

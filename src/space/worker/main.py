@@ -15,21 +15,24 @@ import httpx2
 
 from space import telemetry
 from space.disk import area
+from space.host.counter import Counter
 from space.host.process import keep_memory_private
 from space.image.build import boot_files
+from space.layout import UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId
 from space.net import addresses, gateway_ns
 from space.net.pool import SlotPool
 from space.settings import WorkerSettings, read_process_settings
 from space.vmm import probe
+from space.vmm.driver import Driver
 from space.wire.gateway import GatewayClient
 from space.wire.serving import bind_unix, server
 from space.worker import teardown
-from space.worker.fleet import Fleet
+from space.worker.assembly import assemble
 from space.worker.gateway_link import GatewayLink
 from space.worker.host import Host
-from space.worker.janitor import sweep
 from space.worker.ledger import Ledger
+from space.worker.records import Entry
 from space.worker.server import create_app
 
 log = telemetry.logger()
@@ -43,45 +46,56 @@ async def serve(settings: WorkerSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    memory_gib = -(-settings.memory_mib // 1024)
-    await area.prepare(layout, disk_gib=settings.disk_gib, memory_gib=memory_gib)
-    await gateway_ns.ensure(layout)
-    kernel, initrd = await boot_files(layout, settings.code_dir)
-    driver = await probe.choose(layout, settings.driver, kernel, initrd)
-    ledger = Ledger(layout.ledger_dir)
-    ledger.open()
-    held = {SandboxId(e.sandbox): addresses.pair(e.slot).slot for e in ledger.read() if e.slot and e.state != "failed"}
+    driver = await _prepare(settings, layout)
     async with contextlib.AsyncExitStack() as stack:
-        gateway = GatewayClient(layout.gateway_control_sock)
-        stack.push_async_callback(gateway.close)
-        transport = httpx2.AsyncHTTPTransport(uds=str(layout.ingress_sock))
-        ingress = await stack.enter_async_context(
-            httpx2.AsyncClient(transport=transport, base_url="http://agent", timeout=2)
-        )
-        pool = SlotPool(layout, settings.slot_pool)
-        link = GatewayLink(gateway, held)
-        host = Host(layout, driver, pool, link, ledger, ingress, _BOOT_DEADLINE_S[driver.accelerator])
+        host = await _host(stack, settings, layout, driver)
         boot = secrets.token_hex(8)
         async with asyncio.TaskGroup() as group:
-            fleet = Fleet(host, group, settings.memory_mib, boot)
-            await fleet.adopt()
-            await sweep(layout, slot_numbers=fleet.slot_numbers(), uids=fleet.uids(), sandboxes=fleet.sandboxes())
-            loops = [group.create_task(link.run()), group.create_task(pool.run())]
-            app = create_app(host, fleet, settings, f"w{layout.instance}", boot)
-            web = server(app, grace_s=5)
+            worker = await assemble(host, settings, group, boot)
+            loops = [group.create_task(loop) for loop in worker.loops()]
+            web = server(create_app(worker, settings, f"w{layout.instance}", boot), grace_s=5)
             listening = stack.enter_context(bind_unix(layout.worker_sock, mode=0o660))
             serving = group.create_task(web.serve(sockets=[listening]))
-            log.info(
-                "worker_started", driver=driver.name, accelerator=driver.accelerator, adopted=len(fleet.sandboxes())
-            )
+            log.info("worker_started", vmm=host.vmm, adopted=len(worker.fleet.told()))
             await stop.wait()
             web.should_exit = True
-            fleet.drain()
+            worker.fleet.drain()
             await serving
             for loop in loops:
                 loop.cancel()
-            fleet.let_go()
+            worker.let_go()
     log.info("worker_stopped")
+
+
+async def _prepare(settings: WorkerSettings, layout: Layout) -> Driver:
+    """Make the areas and the gateway namespace, and find out what runs guests here."""
+    await area.prepare(layout, disk_gib=settings.disk_gib, memory_gib=-(-settings.memory_mib // 1024))
+    await gateway_ns.ensure(layout)
+    kernel, initrd = await boot_files(layout, settings.code_dir)
+    return await probe.choose(layout, settings.driver, kernel, initrd)
+
+
+async def _host(stack: contextlib.AsyncExitStack, settings: WorkerSettings, layout: Layout, driver: Driver) -> Host:
+    ledger = Ledger(layout.ledger_dir, Entry)
+    ledger.open()
+    slots = {e.sandbox: e.vm.on_this_boot().slot for e in ledger.read() if e.vm and e.state in ("running", "paused")}
+    held = {SandboxId(sandbox): addresses.pair(slot).slot for sandbox, slot in slots.items() if slot is not None}
+    gateway = GatewayClient(layout.gateway_control_sock)
+    stack.push_async_callback(gateway.close)
+    transport = httpx2.AsyncHTTPTransport(uds=str(layout.ingress_sock))
+    ingress = await stack.enter_async_context(
+        httpx2.AsyncClient(transport=transport, base_url="http://agent", timeout=2)
+    )
+    return Host(
+        layout=layout,
+        driver=driver,
+        pool=SlotPool(layout, settings.slot_pool),
+        link=GatewayLink(gateway, held),
+        ledger=ledger,
+        uids=Counter(layout.data_dir / "worker" / "next-uid", last=UID_RANGE_SIZE - layout.vm_uid_offset - 1),
+        ingress=ingress,
+        boot_deadline_s=_BOOT_DEADLINE_S[driver.accelerator],
+    )
 
 
 def main() -> None:

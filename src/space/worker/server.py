@@ -1,6 +1,7 @@
 """The worker's HTTP API (see wire/worker.py for what each call means)."""
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator
 from typing import Annotated
 
@@ -13,37 +14,47 @@ from space.model.ids import SandboxId, TemplateDigest
 from space.settings import WorkerSettings
 from space.wire.serving import answer_with_problems
 from space.wire.worker import (
+    Activity,
+    BuildDone,
+    BuildLog,
     BuildTemplate,
+    ForkResult,
+    ForkSandbox,
+    Order,
     SandboxFact,
+    SnapshotSandbox,
     StartSandbox,
+    SuspendSandbox,
     TemplateModel,
     WorkerInfo,
     error_line,
 )
+from space.worker.assembly import Worker
 from space.worker.fleet import Fleet
-from space.worker.host import Host
+from space.worker.shelf import default_shape
 
 NDJSON = "application/x-ndjson"
 Id = Annotated[str, Path(pattern=r"^[a-z0-9]{20}$")]
 
 
-def create_app(host: Host, fleet: Fleet, settings: WorkerSettings, worker_id: str, worker_boot: str) -> FastAPI:
-    """Return the application over a fleet."""
+def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_boot: str) -> FastAPI:
+    """Return the application over a worker's parts."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     answer_with_problems(app)
-    _add_sandboxes(app, fleet)
-    _add_templates(app, host, settings)
+    _add_sandboxes(app, worker.fleet)
+    _add_orders(app, worker.fleet)
+    _add_templates(app, worker, settings)
 
     @app.get("/v1/worker")
     async def info() -> WorkerInfo:
         return WorkerInfo(
             worker_id=worker_id,
             boot_id=worker_boot,
-            driver=host.driver.name,
-            accelerator=host.driver.accelerator,
-            vmm_version=host.driver.version,
-            memory_mib=fleet.memory_mib,
-            memory_free_mib=fleet.memory_free_mib,
+            driver=worker.host.driver.name,
+            accelerator=worker.host.driver.accelerator,
+            vmm_version=worker.host.driver.version,
+            memory_mib=worker.admission.memory_mib,
+            memory_free_mib=worker.admission.free_mib,
         )
 
     return app
@@ -56,7 +67,7 @@ def _add_sandboxes(app: FastAPI, fleet: Fleet) -> None:
 
     @app.get("/v1/sandboxes")
     async def sandboxes() -> list[SandboxFact]:
-        return fleet.list()
+        return fleet.told()
 
     @app.delete("/v1/sandboxes/{sandbox}", status_code=204)
     async def delete(sandbox: Id, epoch: int) -> Response:
@@ -72,26 +83,70 @@ def _add_sandboxes(app: FastAPI, fleet: Fleet) -> None:
         return StreamingResponse(lines(), media_type=NDJSON)
 
 
-def _add_templates(app: FastAPI, host: Host, settings: WorkerSettings) -> None:
+def _add_orders(app: FastAPI, fleet: Fleet) -> None:
+    @app.post("/v1/sandboxes/{sandbox}/pause")
+    async def pause(sandbox: Id, wish: Order) -> SandboxFact:
+        return await fleet.pause(SandboxId(sandbox), wish.epoch)
+
+    @app.post("/v1/sandboxes/{sandbox}/resume")
+    async def resume(sandbox: Id, wish: Order) -> SandboxFact:
+        return await fleet.resume(SandboxId(sandbox), wish.epoch)
+
+    @app.post("/v1/sandboxes/{sandbox}/suspend")
+    async def suspend(sandbox: Id, wish: SuspendSandbox) -> SandboxFact:
+        return await fleet.suspend(SandboxId(sandbox), wish)
+
+    @app.post("/v1/sandboxes/{sandbox}/restore")
+    async def restore(sandbox: Id, wish: StartSandbox) -> SandboxFact:
+        return await fleet.restore(SandboxId(sandbox), wish)
+
+    @app.post("/v1/sandboxes/{sandbox}/fork")
+    async def fork(sandbox: Id, wish: ForkSandbox) -> list[ForkResult]:
+        return await fleet.fork(SandboxId(sandbox), wish)
+
+    @app.post("/v1/sandboxes/{sandbox}/snapshots")
+    async def snapshot(sandbox: Id, wish: SnapshotSandbox) -> TemplateModel:
+        return TemplateModel.of(await fleet.snapshot(SandboxId(sandbox), wish))
+
+    @app.get("/v1/sandboxes/{sandbox}/activity")
+    async def activity(sandbox: Id) -> Activity:
+        return await fleet.activity(SandboxId(sandbox))
+
+
+def _add_templates(app: FastAPI, worker: Worker, settings: WorkerSettings) -> None:
+    layout = worker.host.layout
+
     @app.post("/v1/templates")
     async def build_template(wish: BuildTemplate) -> StreamingResponse:
-        return StreamingResponse(_build_lines(host, settings, wish), media_type=NDJSON)
+        return StreamingResponse(_build_lines(worker, settings, wish), media_type=NDJSON)
 
     @app.get("/v1/templates")
     async def templates() -> list[TemplateModel]:
-        return [TemplateModel.of(template) for template in catalog.templates(host.layout)]
+        return [TemplateModel.of(template) for template in catalog.templates(layout)]
 
     @app.delete("/v1/templates/{digest}", status_code=204)
     async def delete_template(digest: str) -> Response:
-        catalog.remove(host.layout, TemplateDigest(digest))
+        await worker.stock.shelf.remove(TemplateDigest(digest))
+        catalog.remove(layout, TemplateDigest(digest))
         return Response(status_code=204)
 
 
-async def _build_lines(host: Host, settings: WorkerSettings, wish: BuildTemplate) -> AsyncGenerator[str]:
-    vmm = f"{host.driver.name} {host.driver.version} {host.driver.accelerator}"
+async def _build_lines(worker: Worker, settings: WorkerSettings, wish: BuildTemplate) -> AsyncGenerator[str]:
+    began = time.monotonic()
+
+    def line(text: str) -> str:
+        at_s = round(time.monotonic() - began, 3)
+        return BuildLog(at_s=at_s, step="snapshot", text=text).model_dump_json() + "\n"
+
+    build_it = build.build(worker.host.layout, wish, code_dir=settings.code_dir, vmm=worker.host.vmm)
     try:
-        async with contextlib.aclosing(build.build(host.layout, wish, code_dir=settings.code_dir, vmm=vmm)) as found:
-            async for line in found:
-                yield line.model_dump_json() + "\n"
+        async with contextlib.aclosing(build_it) as found:
+            async for step in found:
+                if isinstance(step, BuildDone):
+                    yield line("Begins: booting, warming and freezing it.")
+                    await worker.stock.shelf.make(step.template.digest)
+                    worker.stock.spares.want(default_shape(step.template.digest))
+                    yield line("Done.")
+                yield step.model_dump_json() + "\n"
     except SpaceError as error:
         yield error_line(error).model_dump_json() + "\n"

@@ -1,0 +1,103 @@
+"""What a new worker process makes of the one before: VMs live on, half-done steps are finished or undone.
+
+running, paused   the VM is taken over
+suspending        finished where the suspension was committed, else the VM goes on as it was
+suspended         lies in storage
+restoring         undone: suspended
+creating          undone: the control plane, which has the environment and the token, asks again
+deleting          finished
+failed            rests until it is deleted
+"""
+
+import functools
+
+from space.disk import frozen as storage
+from space.guest import agent
+from space.guest.agent import AgentError, AgentSilent
+from space.model.errors import SandboxFailed
+from space.telemetry import logger
+from space.vmm.driver import VmmError
+from space.wire.agent import ThawWish
+from space.worker.fleet import Fleet
+from space.worker.guest_vm import GuestVm
+from space.worker.host import Host
+from space.worker.machine import Machine
+from space.worker.records import Entry, VmRecord
+from space.worker.stock import Stock
+from space.worker.storing import leave_for_storage, note_settled
+
+log = logger()
+_AGENT_S = 5.0
+
+
+async def adopt(host: Host, stock: Stock, fleet: Fleet) -> None:
+    """Take over everything in the ledger. Called once, before the worker serves."""
+    for entry in host.ledger.read():
+        machine = fleet.adopt(entry)
+        match entry.state:
+            case "creating" | "deleting":
+                await machine.forget()
+                fleet.forget(machine)
+                log.info("half_done_step_undone", sandbox=entry.sandbox, state=entry.state)
+            case "failed" | "suspended":
+                _rest(stock, fleet, machine)
+            case "restoring":
+                await machine.holding.drop_guest()
+                machine.holding.write(state="suspended")
+                _rest(stock, fleet, machine)
+            case _:
+                await _take_over(host, fleet, machine, entry)
+
+
+def _rest(stock: Stock, fleet: Fleet, machine: Machine) -> None:
+    if machine.entry.state == "suspended":
+        stock.settler.add(
+            machine.holding.stored(machine.entry.generation),
+            functools.partial(note_settled, machine.holding, machine.entry.generation),
+        )
+    fleet.carry_on(machine, machine.carry_on())
+
+
+async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> None:
+    guest, why = await _find(host, entry.vm)
+    committed = storage.read(machine.holding.stored(entry.generation + 1)) if entry.state == "suspending" else None
+    if committed is not None and entry.vm is not None:
+        guest = guest or GuestVm(host, entry.vm.on_this_boot(), machine.holding.note_vm)
+        await leave_for_storage(machine.holding, guest, entry.generation + 1, memory=committed.with_memory)
+        fleet.carry_on(machine, machine.carry_on())
+        return
+    if guest is None:
+        fleet.carry_on(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}.")))
+        return
+    if entry.state == "suspending":
+        await _go_on(guest)
+        machine.holding.write(state="running", reason=None)
+    machine.holding.take_guest(guest)
+    log.info("sandbox_adopted", sandbox=entry.sandbox, pid=guest.vm.ref.pid)
+    fleet.carry_on(machine, machine.carry_on())
+
+
+async def _find(host: Host, record: VmRecord | None) -> tuple[GuestVm | None, str]:
+    """Return the VM of a record, held again; or why there is none."""
+    if record is None:
+        return None, "it had none"
+    here = record.on_this_boot()
+    if here.vmm is None:
+        return None, "the host was restarted"
+    try:
+        vm = await host.driver.adopt(host.layout.vm_dir(here.vm), here.vmm)
+    except VmmError as error:  # it lives and does not answer: ending the sandbox kills it by its uid
+        log.warning("adoption_failed", vm=here.vm, error=str(error))
+        return None, "its VMM stopped answering"
+    if vm is None:
+        return None, "its VMM ended while no worker was watching"
+    return GuestVm(host, here, lambda _: None, vm), ""
+
+
+async def _go_on(guest: GuestVm) -> None:
+    """Undo the first half of a suspension: vCPUs and user code run again."""
+    try:
+        await guest.vm.resume()
+        await agent.thaw(guest.netns, ThawWish(reason="suspend"), _AGENT_S)
+    except (VmmError, AgentError, AgentSilent) as error:
+        log.warning("suspension_not_undone", vm=guest.record.vm, error=str(error))

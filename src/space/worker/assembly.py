@@ -1,0 +1,89 @@
+"""Puts the parts of a worker together, and brings them to where the former worker process left the host."""
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine
+
+from space.disk import frozen as storage
+from space.image import catalog
+from space.settings import WorkerSettings
+from space.worker.admission import Admission
+from space.worker.adopt import adopt
+from space.worker.fleet import Fleet, Machines
+from space.worker.host import Host
+from space.worker.janitor import sweep
+from space.worker.ledger import Ledger
+from space.worker.records import Entry, Spare, VmRecord
+from space.worker.settler import Settler
+from space.worker.shelf import Shape, Shelf
+from space.worker.stock import Stock
+from space.worker.warm_pool import WarmPool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Worker:
+    """The parts that the HTTP API and `main` need."""
+
+    host: Host
+    stock: Stock
+    admission: Admission
+    fleet: Fleet
+
+    def loops(self) -> list[Coroutine[None, None, None]]:
+        """Return what has to run beside the API."""
+        return [
+            self.host.link.run(),
+            self.host.pool.run(),
+            self.stock.settler.run(),
+            self.stock.shelf.run(),
+            self.stock.spares.run(),
+        ]
+
+    def let_go(self) -> None:
+        """Stop looking after VMs and leave them running."""
+        self.fleet.let_go()
+        self.stock.spares.release()
+
+
+async def assemble(host: Host, settings: WorkerSettings, group: asyncio.TaskGroup, worker_boot: str) -> Worker:
+    """Return a worker that has adopted everything and swept away what nobody owns; not yet serving."""
+    machines: Machines = {}
+
+    def entries() -> list[Entry]:
+        return [machine.entry for machine in machines.values()]
+
+    def starting() -> bool:
+        return any(entry.state in ("creating", "restoring", "suspending") for entry in entries())
+
+    def room(memory_mib: int) -> bool:
+        return admission.fits(memory_mib)
+
+    shelf = Shelf(host)
+    ledger = Ledger(host.layout.spares_dir, Spare)
+    ledger.open()
+    spares = WarmPool(host, shelf, ledger, settings.warm_pool, room=room, busy=starting)
+    admission = Admission(
+        host.layout, settings.memory_mib, entries=entries, spares=spares.records, evict=spares.give_back
+    )
+    stock = Stock(shelf, spares, Settler())
+    fleet = Fleet(host, stock, admission, machines, group, worker_boot)
+    await adopt(host, stock, fleet)
+    await spares.adopt()
+    await sweep(host.layout, _records(fleet, spares), keep_frozen=_owned(host, fleet))
+    return Worker(host, stock, admission, fleet)
+
+
+def _records(fleet: Fleet, spares: WarmPool) -> list[VmRecord]:
+    return [*(entry.vm for entry in fleet.entries() if entry.vm is not None), *spares.records()]
+
+
+def _owned(host: Host, fleet: Fleet) -> set[str]:
+    """Return the names of the frozen VMs that a sandbox or a template owns."""
+    suspended = {
+        f"s-{entry.sandbox}-{generation}"
+        for entry in fleet.entries()
+        for generation in (entry.generation, entry.generation - 1)
+    }
+    templates = {Shape(template.digest, 0, 0).prefix for template in catalog.templates(host.layout)}
+    found = storage.names(host.layout)
+    return {name for name in found if name in suspended or any(name.startswith(prefix) for prefix in templates)}

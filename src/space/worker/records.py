@@ -1,0 +1,71 @@
+"""What the ledgers hold: a VM of this host, the sandbox it belongs to, a spare that waits for one."""
+
+import datetime as dt
+
+import pydantic
+
+from space.host.process import ProcessRef, boot_id
+from space.wire.worker import VmState
+
+
+class VmRecord(pydantic.BaseModel):
+    """What a VM holds on this host. `vm` names its files and cgroup; `pid` and `start_time` are of the VMM itself.
+
+    `boot_id` is the host's boot under which process and slot exist: under another they are void.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    vm: str
+    uid_number: int
+    boot_id: str
+    vcpus: int
+    memory_mib: int
+    slot: int | None = None
+    pid: int | None = None
+    start_time: int | None = None
+
+    @property
+    def vmm(self) -> ProcessRef | None:
+        """The VMM's process, where one was started."""
+        if self.pid is None or self.start_time is None:
+            return None
+        return ProcessRef(self.pid, self.start_time)
+
+    def on_this_boot(self) -> "VmRecord":
+        """Return the record without what another boot of the host took with it."""
+        if self.boot_id == boot_id():
+            return self
+        return self.model_copy(update={"slot": None, "pid": None, "start_time": None})
+
+
+class Entry(pydantic.BaseModel):
+    """One sandbox on this host.
+
+    `vm` is None while it has none (suspended, failed). `generation` counts its committed suspensions: the last one lies
+    in storage under that number, and is `durable` once it would survive a loss of power.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    sandbox: str
+    epoch: int
+    state: VmState
+    reason: str | None = None
+    template: str
+    vcpus: int
+    memory_mib: int
+    vm: VmRecord | None = None
+    generation: int = 0
+    durable: bool = False
+    timings_ms: dict[str, float] = {}
+    created_at: dt.datetime
+
+
+class Spare(pydantic.BaseModel):
+    """A clone that waits for a sandbox: of which template, and its VM."""
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    template: str
+    vm: VmRecord

@@ -1,0 +1,65 @@
+"""The ways a sandbox gets its first VM, the quickest first: a spare, a clone of the frozen template, a boot."""
+
+from pathlib import Path
+
+from space.disk.frozen import Frozen
+from space.image.catalog import TemplateFiles
+from space.model.errors import BootFailed, SnapshotUnfit
+from space.telemetry import logger
+from space.worker.guest_vm import Died, Identity
+from space.worker.holding import Holding
+
+log = logger()
+_ATTEMPTS = 2
+
+
+async def start_vm(h: Holding, identity: Identity, template: TemplateFiles, source: Frozen | None) -> str:
+    """Start a VM the quickest way there is; returns which: `spare`, `clone`, `boot`, or `fork` from a source."""
+    e = h.entry
+    if source is None and (spare := await h.stock.spares.claim(e.template, e.vcpus, e.memory_mib)) is not None:
+        guest, wake = spare
+        h.take_guest(guest)
+        try:
+            await wake(identity)
+        except Died as error:
+            log.warning("spare_unusable", sandbox=h.sandbox, cause=str(error))
+            await h.drop_guest()
+        else:
+            return "spare"
+    snapshot = source or h.stock.shelf.find(e.template, e.vcpus, e.memory_mib)
+    if snapshot is not None:
+        try:
+            await _clone(h, identity, template, snapshot)
+        except Died as error:
+            log.warning("clone_failed", sandbox=h.sandbox, cause=str(error), console=error.console)
+            await h.drop_guest()
+            if source is not None or h.stock.shelf.keeps_state(e.template):
+                raise BootFailed("The copy did not come up; the worker's log says why.") from error
+        else:
+            return "fork" if source else "clone"
+    elif h.stock.shelf.keeps_state(e.template):
+        raise SnapshotUnfit(
+            "The snapshot's memory cannot be taken up here: it is of another size, another VMM, or missing."
+        )
+    await boot(h, identity, template, template.rootfs)
+    h.stock.shelf.wanted(e.template, e.vcpus, e.memory_mib)
+    return "boot"
+
+
+async def _clone(h: Holding, identity: Identity, template: TemplateFiles, snapshot: Frozen) -> None:
+    guest = h.new_guest()
+    await guest.start(template, snapshot)
+    await guest.initialise(identity, "fork")
+
+
+async def boot(h: Holding, identity: Identity, template: TemplateFiles, disk: Path) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            await h.new_guest().boot(template, disk, identity)
+            return
+        except Died as error:
+            log.warning("boot_failed", sandbox=h.sandbox, attempt=attempt, cause=str(error), console=error.console)
+            await h.drop_guest()
+            if attempt == _ATTEMPTS:
+                end = f" The end of its console: {error.console[-1000:]}" if error.console else ""
+                raise BootFailed(f"The VM did not come up, twice; the worker's log says why.{end}") from error

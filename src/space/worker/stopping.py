@@ -1,0 +1,83 @@
+"""Stopping a sandbox's user code and vCPUs for a while, and letting them go on."""
+
+import base64
+import secrets
+import time
+
+from space.guest import agent
+from space.guest.agent import AgentError, AgentSilent
+from space.model.errors import Unavailable
+from space.telemetry import logger
+from space.vmm.driver import VmmError
+from space.wire.agent import FreezeReason, FreezeWish, ThawWish
+from space.worker.guest_vm import Died, GuestVm
+from space.worker.holding import Holding
+
+log = logger()
+AGENT_S = 5.0
+
+
+async def pause(h: Holding) -> None:
+    """Stop user code and vCPUs; pausing twice is one pause. Raises Conflict, Unavailable, Died."""
+    if h.paused:
+        return
+    guest = h.running_guest("pause")
+    await freeze(h, guest, FreezeWish(reason="pause", hook_timeout_s=0))
+    await stop_vcpus(guest)
+    h.write(state="paused", reason=None)
+
+
+async def resume(h: Holding) -> None:
+    """Let a paused sandbox go on; a running one is running. Raises Conflict, Died."""
+    if h.entry.state == "running":
+        return
+    if h.entry.state != "paused" or h.entry.reason is not None or h.guest is None:
+        raise h.not_now("resume")
+    await go_on(h, h.guest, "pause")
+    h.write(state="running", reason=None)
+
+
+async def freeze(h: Holding, guest: GuestVm, wish: FreezeWish) -> None:
+    """Stop user code; when it cannot be, everything is as before and Unavailable is raised. Raises Died."""
+    try:
+        await guest.unless_dead(agent.freeze(guest.netns, wish, wish.hook_timeout_s + AGENT_S))
+    except (AgentError, AgentSilent) as error:
+        await thaw(h, guest, wish.reason)
+        raise Unavailable(
+            f"The guest could not be brought to a stop for its {wish.reason}; it goes on. Try again."
+        ) from error
+
+
+async def thaw(h: Holding, guest: GuestVm, reason: FreezeReason) -> None:
+    """Let user code run again, at the right time. An agent that does not answer is logged: its own limit ends it."""
+    wish = ThawWish(
+        reason=reason,
+        time_unix_ns=time.time_ns(),
+        entropy=base64.b64encode(secrets.token_bytes(64)).decode(),
+    )
+    try:
+        await guest.unless_dead(agent.thaw(guest.netns, wish, AGENT_S))
+    except (AgentError, AgentSilent) as error:
+        log.warning("thaw_failed", sandbox=h.sandbox, cause=str(error))
+
+
+async def stop_vcpus(guest: GuestVm) -> None:
+    """Stop the vCPUs. Raises Died."""
+    try:
+        await guest.vm.pause()
+    except VmmError as error:
+        raise Died(f"its VMM did not stop it: {error}") from error
+
+
+async def run_vcpus(guest: GuestVm) -> None:
+    """Let the vCPUs run. Raises Died."""
+    try:
+        await guest.vm.resume()
+    except VmmError as error:
+        raise Died(f"its VMM did not continue it: {error}") from error
+
+
+async def go_on(h: Holding, guest: GuestVm, reason: FreezeReason) -> None:
+    """Let vCPUs and then user code run again. Raises Died."""
+    await run_vcpus(guest)
+    await thaw(h, guest, reason)
