@@ -24,7 +24,7 @@ func (u *lastUse) ago() time.Duration { return time.Since(programStart) - time.D
 // time since is as exact as the questions are frequent.
 func (in *Internal) activity(w http.ResponseWriter, _ *http.Request, _ string) error {
 	a := in.public.commands.Activity()
-	connections, err := sockets.Inbound(in.peer, append(in.public.ports(), int(in.port.Load()))...)
+	connections, err := in.connections()
 	if err != nil {
 		return err
 	}
@@ -36,4 +36,9 @@ func (in *Internal) activity(w http.ResponseWriter, _ *http.Request, _ string) e
 		"open_connections": connections, "idle_ms": in.public.use.ago().Milliseconds(),
 		"frozen": in.guest.Frozen(), "hook": in.hooks.Last(),
 	})
+}
+
+// connections counts those from outside to ports other than the agent's.
+func (in *Internal) connections() (int, error) {
+	return sockets.Inbound(in.peer, append(in.public.ports(), int(in.port.Load()))...)
 }

@@ -101,7 +101,7 @@ func must(err error) {
 
 // agent is a whole agent on real sockets.
 type agent struct {
-	*testing.T
+	testing.TB
 	public   *Public
 	inner    *Internal
 	group    string // the freezer group's name
@@ -115,17 +115,17 @@ type agent struct {
 const seed = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
 // newAgent is an agent that has been initialised; bareAgent one that has not.
-func newAgent(t *testing.T) *agent {
+func newAgent(t testing.TB) *agent {
 	a := bareAgent(t)
 	a.init(map[string]any{})
 	return a
 }
 
-func bareAgent(t *testing.T) *agent { return agentOn(t, nil) }
+func bareAgent(t testing.TB) *agent { return agentOn(t, nil) }
 
 // agentOn is an agent whose root file system, for freezing, is root.
-func agentOn(t *testing.T, root *freezer.FileSystem) *agent {
-	a := &agent{T: t, hooks: t.TempDir(), group: fmt.Sprintf("agent-test-%d-%d", os.Getpid(), atomic.AddInt64(&agents, 1))}
+func agentOn(t testing.TB, root *freezer.FileSystem) *agent {
+	a := &agent{TB: t, hooks: t.TempDir(), group: fmt.Sprintf("agent-test-%d-%d", os.Getpid(), atomic.AddInt64(&agents, 1))}
 	group, err := freezer.Open(filepath.Join(t.TempDir(), "freezer"), a.group)
 	if err != nil {
 		t.Logf("nothing can be frozen here: %v", err)
@@ -169,7 +169,7 @@ var worker = net.IPv4(127, 1+byte(os.Getpid()>>16), byte(os.Getpid()>>8), byte(o
 const groupDir = "/sys/fs/cgroup/freezer"
 
 // removeGroup kills whoever is in a freezer group and gives it back.
-func removeGroup(t *testing.T, name string) {
+func removeGroup(t testing.TB, name string) {
 	dir := filepath.Join(groupDir, name)
 	for deadline := time.Now().Add(10 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(dir); os.IsNotExist(err) {
@@ -191,7 +191,7 @@ func killAll(dir string) {
 	}
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

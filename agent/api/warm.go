@@ -1,12 +1,14 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"runtime/debug"
 	"time"
 
 	"space/agent/fault"
+	"space/agent/quiesce"
 )
 
 // warmCommandS is how long one command may take. Some milliseconds are usual, a
@@ -51,10 +53,26 @@ func (in *Internal) warm(w http.ResponseWriter, r *http.Request, _ string) error
 	if err != nil {
 		return fault.New(http.StatusServiceUnavailable, "cannot_warm", "the agent could not talk to itself: %v", err).Because(err)
 	}
+	if err := in.rehearse(r.Context()); err != nil {
+		return err
+	}
 	debug.FreeOSMemory()
 	return writeJSON(w, http.StatusOK, map[string]any{
 		"warm_ms": milliseconds(time.Since(began)), "command_ms": took,
 	})
+}
+
+// rehearse does what the worker asks for in its turn: it freezes for a moment,
+// and looks at what goes on.
+func (in *Internal) rehearse(ctx context.Context) error {
+	if _, err := in.guest.Freeze(ctx, quiesce.Wish{Limit: warmCommandS * time.Second}); err != nil {
+		return err
+	}
+	if err := in.guest.Thaw(false); err != nil {
+		return thawFault(err)
+	}
+	_, err := in.connections()
+	return err
 }
 
 // warmUp returns how long each command took, in milliseconds.
