@@ -4,9 +4,10 @@ import asyncio
 import base64
 import json
 import platform
+import signal
 from pathlib import Path
 
-from tests.support.deployment import Deployment, eventually
+from tests.support.deployment import SPACE, Deployment, eventually
 
 
 async def test_run_prints_live_and_exits_with_the_commands_code(space: Deployment) -> None:
@@ -17,6 +18,20 @@ async def test_run_prints_live_and_exits_with_the_commands_code(space: Deploymen
     assert kernel != platform.release()
     assert (user, answer) == ("user", "42")
     assert "oops" in err
+
+
+async def test_a_closed_terminal_leaves_no_sandbox(space: Deployment) -> None:
+    before = {one["id"] for one in (await space.http.get("/v1/sandboxes")).json()["sandboxes"]}
+    running = await asyncio.create_subprocess_exec(
+        SPACE, "run", "base", "--", "sh", "-c", "echo go; sleep 60", env=space.environment,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        assert running.stdout is not None
+        assert await running.stdout.readline() == b"go\n"
+        running.send_signal(signal.SIGHUP)
+        assert await running.wait() == 130
+    assert {one["id"] for one in (await space.http.get("/v1/sandboxes")).json()["sandboxes"]} <= before
 
 
 async def test_output_arrives_while_the_command_runs(space: Deployment, sandbox: str) -> None:

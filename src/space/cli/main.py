@@ -4,6 +4,7 @@
 """
 
 import importlib.metadata
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -48,18 +49,26 @@ def _options(
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    _open_missing_streams()
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(run.INTERRUPTED)
-    except (SpaceError, BrokenPipeError) as problem:
+    except (SpaceError, OSError) as problem:
         _exit_with(problem)
     except BaseExceptionGroup as group:
-        known = group.subgroup((SpaceError, BrokenPipeError))
+        known = group.subgroup((SpaceError, OSError))
         if known is None:
             raise
         _exit_with(_first(known))
     sys.exit(0)
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null for each standard stream that was closed, so that its number is no other file's (POSIX exec)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - open until the process ends
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -55,10 +55,11 @@ async def _run(settings: ClientSettings, wish: Json, body: Json) -> int:
 async def sandbox(api: Api, wish: Json) -> AsyncGenerator[Json]:
     """Create a sandbox and delete it at the end, whatever happens inside.
 
-    Ctrl-C while it is made waits for it to be there, since only then can it be deleted.
+    Ctrl-C while it is made waits for it to be there, since only then can it be deleted; while it is deleted, Ctrl-C and
+    a terminal that is closed change nothing.
     """
     interrupted = asyncio.Event()
-    with terminal.on_signal(signal.SIGINT, interrupted.set), terminal.on_signal(signal.SIGTERM, interrupted.set):
+    with terminal.on_end(interrupted.set):
         made = await create(api, wish)
     try:
         if interrupted.is_set():
@@ -90,7 +91,8 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
 async def execute(api: Api, sandbox_id: str, body: Json, *, stdin: bool) -> int:
     """Run a command to its end with live output and return its exit status.
 
-    `stdin` passes our standard input on. The first Ctrl-C and SIGTERM go to the command, the second gives up on it.
+    `stdin` passes our standard input on. The first Ctrl-C and SIGTERM go to the command, the second gives up on it, and
+    so does the end of our terminal.
     """
     command = Command(api, sandbox_id)
     terminal_wanted = "pty" in body
@@ -99,13 +101,16 @@ async def execute(api: Api, sandbox_id: str, body: Json, *, stdin: bool) -> int:
         feeding = group.create_task(command.feed(terminal.stdin_chunks())) if stdin else None
         interrupts = 0
 
+        def give_up() -> None:
+            running.cancel()
+
         def interrupt(name: str) -> None:
             nonlocal interrupts
             interrupts += 1
             if interrupts == 1:
                 group.create_task(command.send_signal(name))
             else:
-                running.cancel()
+                give_up()
 
         def resize() -> None:
             if terminal_wanted:
@@ -114,6 +119,7 @@ async def execute(api: Api, sandbox_id: str, body: Json, *, stdin: bool) -> int:
         with (
             terminal.on_signal(signal.SIGINT, lambda: interrupt("SIGINT")),
             terminal.on_signal(signal.SIGTERM, lambda: interrupt("SIGTERM")),
+            terminal.on_signal(signal.SIGHUP, give_up),
             terminal.on_signal(signal.SIGWINCH, resize),
         ):
             await asyncio.wait([running])

@@ -38,13 +38,25 @@ def raw() -> Generator[None]:
 
 @contextlib.contextmanager
 def on_signal(number: signal.Signals, action: Callable[[], None]) -> Generator[None]:
-    """Call `action` in the event loop for each such signal, while inside."""
+    """Call `action` in the event loop for each such signal, while inside; one that is ignored (nohup) stays ignored."""
+    if signal.getsignal(number) is signal.SIG_IGN:
+        yield
+        return
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(number, action)
     try:
         yield
     finally:
         loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def on_end(action: Callable[[], None]) -> Generator[None]:
+    """Call `action` for each signal by which people end a program (Ctrl-C, kill, a closed terminal), while inside."""
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            stack.enter_context(on_signal(number, action))
+        yield
 
 
 async def stdin_chunks() -> AsyncGenerator[bytes]:
