@@ -1,8 +1,12 @@
 """Bad input gets a clear error that says what to do, and leaves nothing behind."""
 
+import asyncio
+import os
+import shutil
+
 import httpx2
 import pytest
-from tests.support.deployment import Deployment
+from tests.support.deployment import DATA, SPACE, Deployment
 
 
 def _problem(answer: httpx2.Response, status: int, code: str) -> str:
@@ -115,3 +119,22 @@ async def test_settings_and_users_of_the_command_line(space: Deployment) -> None
     status, _, err = await space.cli("sandbox", "exec", "0" * 20, "--", "true")
     assert status == 1
     assert "error:" in err
+
+
+async def test_a_data_area_that_does_not_fit_is_told_without_a_traceback() -> None:
+    data = DATA.with_name("too-big")
+    environment = {"PATH": os.environ["PATH"], "SPACE_DISK_GIB": "99999"}  # noqa: TID251 - a child's PATH
+    try:
+        up = await asyncio.create_subprocess_exec(
+            SPACE, "up", "--port", "0", "--data", str(data), env=environment,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(60):
+            _, err = await up.communicate()
+        assert up.returncode == 1
+        assert b"ask for less" in err
+        assert b"Traceback" not in err
+    finally:
+        down = await asyncio.create_subprocess_exec(SPACE, "down", "--data", str(data))
+        assert await down.wait() == 0
+        shutil.rmtree(data)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
+import sys
 from pathlib import Path
 
 import httpx2
@@ -19,6 +20,7 @@ from space.host.counter import Counter
 from space.host.process import keep_memory_private
 from space.image.build import boot_files
 from space.layout import UID_RANGE_SIZE, Layout
+from space.model.errors import SpaceError
 from space.model.ids import SandboxId
 from space.net import addresses, gateway_ns
 from space.net.pool import SlotPool
@@ -107,4 +109,7 @@ def main() -> None:
     settings = read_process_settings(WorkerSettings, arguments.settings)
     telemetry.configure("worker", settings.log_level)
     keep_memory_private()
-    asyncio.run(teardown.down(settings.layout()) if arguments.down else serve(settings))
+    try:
+        asyncio.run(teardown.down(settings.layout()) if arguments.down else serve(settings))
+    except SpaceError as error:  # says what to do; `space up` shows it
+        sys.exit(str(error))
