@@ -144,10 +144,8 @@ func (in *Internal) thaw(w http.ResponseWriter, r *http.Request, _ string) error
 	if err := readJSON(w, r, &body); err != nil {
 		return err
 	}
-	if body.TimeUnixNS > 0 {
-		if err := in.public.identity.Refresh(body.TimeUnixNS, body.Entropy); err != nil {
-			return err
-		}
+	if err := in.public.identity.Refresh(body.TimeUnixNS, body.Entropy); err != nil {
+		return err
 	}
 	if err := in.guest.Thaw(false); err != nil {
 		return thawFault(err)

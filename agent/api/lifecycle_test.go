@@ -128,6 +128,24 @@ func TestThawIsRepeatable(t *testing.T) {
 	a.runs(size)
 }
 
+func TestThawValidates(t *testing.T) {
+	a := newAgent(t)
+	a.needsFreezer()
+	_, size := a.counter()
+	a.freeze(map[string]any{"reason": "pause"})
+	for field, bad := range map[string]any{"time_unix_ns": -1, "entropy": "AAAA"} {
+		if detail := a.refused(a.do("POST", a.internal+"/thaw", map[string]any{field: bad}), 422, "invalid_argument"); !strings.Contains(detail, field) {
+			t.Error(detail)
+		}
+	}
+	a.stands(size)
+	r := a.do("POST", a.internal+"/thaw", map[string]any{"reason": "pause", "time_unix_ns": 1700000000000000000, "entropy": seed})
+	if r.status != 200 {
+		t.Fatal(r)
+	}
+	a.runs(size)
+}
+
 // User code goes on after everything else is right, and not before.
 func TestInitBeforeUserCode(t *testing.T) {
 	a := newAgent(t)

@@ -78,9 +78,15 @@ func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// Refresh sets the clock and adds entropy, and leaves the rest: the machine stood
-// still for a while and is nobody else now.
+// Refresh adds entropy and sets the clock, each unless it is empty or 0, and
+// leaves the rest: the machine stood still for a while and is nobody else now.
 func (id *Identity) Refresh(unixNS int64, entropy []byte) error {
+	if unixNS < 0 {
+		return fault.Invalid("time_unix_ns", "must be the current time in nanoseconds since 1970, or 0")
+	}
+	if len(entropy) > 0 && len(entropy) < minEntropy {
+		return fault.Invalid("entropy", "must be at least %d bytes, base64", minEntropy)
+	}
 	id.applying.Lock()
 	defer id.applying.Unlock()
 	if err := id.machine.refresh(unixNS, entropy); err != nil {

@@ -40,11 +40,15 @@ func (m Machine) refresh(unixNS int64, entropy []byte) error {
 	if !m.Kernel {
 		return nil
 	}
-	if err := addEntropy(entropy); err != nil {
-		return fmt.Errorf("entropy: %w", err)
+	if len(entropy) > 0 {
+		if err := addEntropy(entropy); err != nil {
+			return fmt.Errorf("entropy: %w", err)
+		}
 	}
-	if err := setClock(unixNS); err != nil {
-		return fmt.Errorf("clock: %w", err)
+	if unixNS > 0 {
+		if err := setClock(unixNS); err != nil {
+			return fmt.Errorf("clock: %w", err)
+		}
 	}
 	return nil
 }

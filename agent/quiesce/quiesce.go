@@ -53,8 +53,7 @@ type Report struct {
 }
 
 // Freeze runs the hook and brings the guest to rest, or leaves it as it was.
-// Called again, it runs no hook and begins the limit anew. The limit is on the
-// guest's own clock, which stands still while the guest does.
+// Called again, it runs no hook and begins the limit anew.
 func (g *Guest) Freeze(ctx context.Context, w Wish) (Report, error) {
 	var report Report
 	if w.FSFreeze && g.root == nil {
@@ -124,16 +123,27 @@ func outOfTime(err error, what string) error {
 	return fault.New(http.StatusServiceUnavailable, "freeze_failed", "%s (%v); the sandbox goes on", what, err).Because(err)
 }
 
-// endAfter wakes a guest whose host has gone. It is called with mu held.
+// limitTick is how finely the limit is counted.
+const limitTick = 100 * time.Millisecond
+
+// endAfter wakes a guest whose host has gone. It is called with mu held. The
+// limit is counted in ticks, so that a machine that stood still counts one for
+// all that time, whatever its clock makes of it: it has not been left alone, and
+// what must happen before its programs go on is on its way.
 func (g *Guest) endAfter(limit time.Duration) {
 	g.stopTimer()
 	var timer *time.Timer
-	timer = time.AfterFunc(limit, func() {
+	timer = time.AfterFunc(limitTick, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.deadline == timer {
-			g.thaw(false)
+		if g.deadline != timer {
+			return
 		}
+		if limit -= limitTick; limit > 0 {
+			timer.Reset(limitTick)
+			return
+		}
+		g.thaw(false)
 	})
 	g.deadline = timer
 }
