@@ -1,13 +1,16 @@
-"""Archives that a guest wrote are unpacked inside the target and nowhere else."""
+"""What is copied arrives; archives that a guest wrote are unpacked inside the target and nowhere else."""
 
 import io
 import stat
 import tarfile
 from pathlib import Path
 
+import httpx2
 import pytest
+from tests.support.transcript import Answer, playing
 
-from space.cli.copy import pack, parse_remote, unpack
+from space.cli.client import Api
+from space.cli.copy import RemoteFiles, pack, parse_remote, unpack
 from space.model.errors import InvalidArgument
 
 _ID = "a1" * 10
@@ -94,3 +97,12 @@ def test_remote_paths_begin_with_an_id() -> None:
     assert parse_remote("plain") is None
     with pytest.raises(InvalidArgument):
         parse_remote(f"{_ID}:")
+
+
+async def test_a_file_with_the_longest_name_comes_out(tmp_path: Path) -> None:
+    name = "y" * 255
+    answers = [Answer([{"type": "file", "path": f"/home/user/{name}"}]), Answer([{"content": 1}])]
+    async with playing(answers) as transcript, httpx2.AsyncClient(base_url=transcript.url) as http:
+        await RemoteFiles(Api(http, transcript.url), "s" * 20, None).download(name, tmp_path)
+    assert (tmp_path / name).read_text() == '{"content": 1}\n'
+    assert len(list(tmp_path.iterdir())) == 1

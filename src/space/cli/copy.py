@@ -119,7 +119,7 @@ class RemoteFiles:
     async def _fetch(self, source: str, target: Path) -> None:
         """Write to a file beside the target that takes its place only when it is whole."""
         path = f"/v1/sandboxes/{self._sandbox}/files"
-        partial = target.with_name(f".{target.name}.{new_id()}")
+        partial = target.with_name(f".space-cp-{new_id()}")  # not the target's name: with more it might be too long
         try:
             async with self._api.stream("GET", path, params={"path": source, **self._as}, silence_s=None) as answer:
                 size = int(answer.headers.get("content-length", 0))
