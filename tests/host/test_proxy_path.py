@@ -285,6 +285,20 @@ async def test_headers_of_a_guest_do_not_act_on_the_apis_origin(world: World) ->
     assert response.headers["content-security-policy"] == "sandbox; default-src 'none'"
 
 
+@pytest.mark.parametrize(
+    "header", ["transfer-encoding: xchunked", "connection: upgrade\r\nupgrade: websocket"], ids=["coding", "upgrade"]
+)
+async def test_what_http_has_and_we_do_not_is_no_reason_to_try_again(world: World, header: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.edge.base_url.port)
+    target = world.path(world.one, "/files")
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nx-api-key: {KEY}\r\n{header}\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"retry-after" not in head
+
+
 async def test_a_guest_sends_no_client_elsewhere(world: World) -> None:
     # a client that follows redirects may take its `x-api-key` along, to whoever the guest names
     said = b"HTTP/1.1 307 Go\r\nlocation: http://evil/\r\ncontent-location: /v1/keys\r\ncontent-length: 0\r\n\r\n"

@@ -95,7 +95,11 @@ _MALFORMED = (
         431, "headers_too_large", "Headers too large",
         "The request has more than 100 headers or more than 60 KiB of them; send fewer.",
     ),
-    answer("response.code == 400", 400, "bad_request", "Bad request", "The request is not valid HTTP; see RFC 9112."),
+    answer(
+        "response.code == 400 || response.code == 501 || response.code_details == 'upgrade_failed'",
+        400, "bad_request", "Bad request",
+        "The request is not valid HTTP, or wants an upgrade or a transfer encoding that is not served; see RFC 9112.",
+    ),
     answer("response.code == 404", 404, "not_found", "Not found", "There is nothing at this path."),
     answer(
         "response.code == 408", 408, "request_timeout", "Request timeout",
