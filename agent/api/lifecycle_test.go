@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -262,6 +263,7 @@ func ext4(t *testing.T) (point string) {
 
 func TestHooks(t *testing.T) {
 	a := newAgent(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
 	for name, c := range map[string]struct {
 		script, tail string
 		status       any
@@ -270,13 +272,16 @@ func TestHooks(t *testing.T) {
 	}{
 		"works":   {"#!/bin/sh\necho \"$SPACE_REASON as $(id -u)\"", "suspend as 0\n", 0.0, false, 10},
 		"fails":   {"#!/bin/sh\necho err >&2; exit 3", "err\n", 3.0, false, 10},
-		"hangs":   {"#!/bin/sh\necho begun; sleep 100", "begun\n", nil, true, 0.3},
+		"hangs":   {"#!/bin/sh\necho begun; echo $$ > " + pidFile + "; sleep 100", "begun\n", nil, true, 0.3},
 		"no time": {"#!/bin/sh\necho ran", "", nil, false, 0},
 		"chatty":  {"#!/bin/sh\nyes | head -c 100000; echo end", "", 0.0, false, 10},
 	} {
 		a.script("pre-suspend", c.script)
 		began := time.Now()
 		hook := a.freeze(map[string]any{"reason": "suspend", "hook_timeout_s": c.timeout})["hook"].(map[string]any)
+		if again := a.freeze(map[string]any{"reason": "suspend"}); again["frozen"] == true && again["hook"].(map[string]any)["ran"] != false {
+			t.Errorf("%s: a hook ran in a frozen sandbox: %v", name, again)
+		}
 		a.thaw()
 		if hook["ran"] != (c.timeout > 0) || hook["status"] != c.status || hook["timed_out"] != c.timedOut {
 			t.Errorf("%s: %v", name, hook)
@@ -293,6 +298,11 @@ func TestHooks(t *testing.T) {
 			t.Errorf("%s: took %v", name, time.Since(began))
 		}
 	}
+	text, err := os.ReadFile(pidFile)
+	must(err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(err)
+	a.eventually("the hook that hung is gone", func() bool { return !alive(pid) })
 	a.script("pre-suspend", "not a program")
 	if hook := a.freeze(map[string]any{"reason": "suspend"})["hook"].(map[string]any); hook["ran"] != true || hook["output_tail"] == "" {
 		t.Error(hook)
@@ -346,12 +356,12 @@ func TestForkChildIsAnother(t *testing.T) {
 	a.do("GET", "/health", nil) // the idle one has been accepted before this was
 	a.freeze(map[string]any{"reason": "fork"})
 	a.init(map[string]any{"reason": "fork", "sandbox_id": "sbx_child", "access_token": "child"})
-	if _, ok := stream.next(); ok {
-		t.Fatal("the parent's reader goes on")
-	}
 	idle.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := idle.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
 		t.Fatal("an old connection is open:", err)
+	}
+	if _, ok := stream.next(); ok {
+		t.Fatal("the parent's reader goes on")
 	}
 	a.eventually("no reader is counted", func() bool { return a.activity()["attached_readers"] == 0.0 })
 	a.refused(a.do("GET", "/commands", nil, "X-Access-Token", "parent"), 401, "unauthorized")
@@ -433,6 +443,11 @@ func TestActivity(t *testing.T) {
 	stream.close()
 	is("attached_readers", 0)
 	is("foreground_commands", 1)
+	began := time.Now()
+	a.eventually("time passes", func() bool { return time.Since(began) > 200*time.Millisecond })
+	if idle := a.activity()["idle_ms"].(float64); idle >= 200 {
+		t.Error("idle with a command in the foreground:", idle)
+	}
 	a.do("DELETE", "/commands/"+stream.id, nil)
 	is("foreground_commands", 0)
 	r := a.do("POST", "/commands", with(sh("sleep 100"), "detach", true))

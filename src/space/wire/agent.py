@@ -23,6 +23,8 @@ class AgentInit(pydantic.BaseModel):
 
     reason: Reason = "boot"
     hook_timeout_s: float = 10
+    thaw: bool = True
+    """False leaves user code stopped where it is."""
 
 
 class AgentReady(pydantic.BaseModel):
@@ -46,11 +48,22 @@ class FreezeWish(pydantic.BaseModel):
     limit_s: float = 30
 
 
+class HookReport(pydantic.BaseModel):
+    """How a script of the guest's own went; `status` is None where it did not exit by itself."""
+
+    ran: bool = False
+    status: int | None = None
+    timed_out: bool = False
+    output_tail: str = ""
+
+
 class Frozen(pydantic.BaseModel):
-    """The agent's answer to a freeze."""
+    """The agent's answer to a freeze. `frozen` is False where the guest's kernel has no freezer."""
 
     frozen: bool
     freeze_ms: float = 0
+    """Without the hook."""
+    hook: HookReport = HookReport()
 
 
 class ThawWish(pydantic.BaseModel):
@@ -69,3 +82,6 @@ class GuestActivity(pydantic.BaseModel):
     foreground_commands: int = pydantic.Field(ge=0)
     attached_readers: int = pydantic.Field(ge=0)
     open_connections: int = pydantic.Field(default=0, ge=0)
+    idle_ms: int = pydantic.Field(default=0, ge=0)
+    """Since something of this was going on, or a request came; on the guest's clock, which stands still with it."""
+    frozen: bool = False
