@@ -67,11 +67,12 @@ class Holding:
         if self.entry.vm is not None:
             self.write(vm=None)
 
-    async def connect(self) -> None:
-        """Let requests through, and see one arrive."""
+    async def connect(self, *, tried: bool = False) -> None:
+        """Let requests through, and see one arrive; `tried`: this VM's path was seen to carry when it was made."""
         assert self.guest is not None
         await self.host.link.admit(self.sandbox, self.guest.slot.address)
-        await self.host.probe(self.sandbox)
+        if not tried:
+            await self.host.probe(self.sandbox)
 
     def note_vm(self, record: VmRecord) -> None:
         """Keep what is told of its VM."""

@@ -14,7 +14,7 @@ from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
 from space.image import catalog
 from space.model.errors import SpaceError
-from space.model.ids import TemplateDigest, new_id
+from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.telemetry import logger
 from space.vmm.driver import VmmError
 from space.wire.agent import FreezeWish
@@ -160,6 +160,7 @@ class WarmPool:
         try:
             await guest.start(template, snapshot)
             await guest.initialise(Identity(new_id(), {}, new_id()), "warm")
+            await self._try_path(guest)
             await guest.unless_dead(agent.warm(guest.netns, _AGENT_S))
             await agent.freeze(guest.netns, FreezeWish(reason="pause", hook_timeout_s=0), _AGENT_S)
             await guest.vm.pause()
@@ -170,6 +171,15 @@ class WarmPool:
             self._making = None
         self._ready[shape].append(guest)
         log.info("spare_made", template=shape.template, vm=guest.record.vm)
+
+    async def _try_path(self, guest: GuestVm) -> None:
+        """See a request arrive through the data path, under the VM's own name, so that its taker need not."""
+        vm = SandboxId(guest.record.vm)
+        await self._host.link.admit(vm, guest.slot.address)
+        try:
+            await self._host.probe(vm)
+        finally:
+            await self._host.link.withdraw(vm)
 
     def _note(self, template: str) -> Callable[[VmRecord], None]:
         def note(record: VmRecord) -> None:
