@@ -45,10 +45,14 @@ class HostSettings(_Settings):
     """`postgresql://...` of a server to use; None starts an embedded one in the data folder."""
 
     disk_gib: int | None = pydantic.Field(default=None, ge=2)
-    """Size of the disk area where the data folder is not btrfs; None takes half of what is free, 4 to 64 GiB."""
+    """Size of the disk area where the data folder is not btrfs; None takes what the memory area leaves of 60 % of what
+    is free, 4 to 64 GiB."""
 
     memory_gib: int | None = pydantic.Field(default=None, ge=1)
-    """RAM admitted for guests, and the size of the memory area; None takes half of the host's RAM."""
+    """RAM admitted for guests, and what the memory area on disk is made for: it takes an eighth and 0.5 GiB more.
+
+    None takes half of the host's RAM, or as many GiB as a quarter of the free disk has, whichever is less.
+    """
 
     driver: DriverChoice = "auto"
     """`auto` boots a tiny guest to find out whether KVM works here, else software emulation."""

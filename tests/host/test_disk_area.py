@@ -15,7 +15,7 @@ import pytest
 from space.disk import area
 from space.host import mounts
 from space.host.command import run
-from space.host.room import check_room
+from space.host.room import HOST_CURE, check_room
 from space.layout import Layout
 from space.model.errors import Conflict, InvalidArgument, StorageFull
 
@@ -135,6 +135,26 @@ async def test_what_does_not_fit_is_refused_and_leaves_nothing(layout: Layout) -
     assert list(layout.data_dir.iterdir()) == []
 
 
+async def test_defaults_leave_much_of_the_hosts_disk_and_stay_the_same(ext4_dir: Path) -> None:
+    """A default start once took three quarters of a disk, most of it for a memory image nobody had asked for."""
+    layout = Layout(ext4_dir / "data", "dflt", 0x7000_0000)
+    layout.data_dir.mkdir()
+    assert area.default_memory_mib(layout.data_dir) == 2 * 1024
+    try:
+        await area.prepare(layout, disk_gib=None, memory_gib=2)
+        assert [image.stat().st_size / GIB for image in _images(layout)] == [4, 2.75]
+        assert area.default_memory_mib(layout.data_dir) == 2 * 1024
+        with pytest.raises(StorageFull, match="host's own disk"):
+            check_room(layout.data_dir, 4 * GIB, "A test", HOST_CURE)
+    finally:
+        await area.release(layout)
+
+
+@pytest.mark.parametrize(("free_gib", "memory_gib", "disk_gib"), [(8, 1, 4), (27, 6, 8), (200, 16, 64)])
+def test_the_disk_gets_what_memory_leaves_of_its_share(free_gib: int, memory_gib: int, disk_gib: int) -> None:
+    assert area.default_disk_bytes(free_gib * GIB, area.memory_image_bytes(memory_gib)) == disk_gib * GIB
+
+
 async def test_another_instances_image_is_refused(layout: Layout) -> None:
     await _prepare(layout)
     await area.release(layout)
@@ -191,6 +211,20 @@ async def test_killed_while_preparing_it_is_made_whole_later(layout: Layout, pha
     assert not list(layout.data_dir.glob("*.new"))
     await area.release(layout)
     assert await _loops(layout) == [[], []]
+
+
+@pytest.fixture
+async def ext4_dir(tmp_path: Path) -> AsyncGenerator[Path]:
+    """A file system with 10 GiB free, backed by nothing until it is written."""
+    image, at = tmp_path / "small.img", tmp_path / "small"
+    image.touch()
+    os.truncate(image, 10 * GIB + GIB // 2)
+    at.mkdir()
+    await run("mkfs.ext4", "-q", "-m", "0", str(image))
+    await mounts.mount_image(image, at, fstype="ext4", options="noatime")
+    yield at
+    await run("umount", str(at))
+    image.unlink()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from space.cli import code, folders
 from space.cli.supervisor import DaemonSpec
+from space.disk import area
 from space.host import netns
 from space.host.daemon import User
 from space.layout import Layout
@@ -26,14 +27,14 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 1024**2
 
 
 def worker_settings(layout: Layout, settings: HostSettings) -> WorkerSettings:
-    """Return the worker's settings; without a wish it admits half of this host's RAM for guests."""
-    half_mib = int(os.sysconf("SC_PHYS_PAGES") * _PAGE_MIB / 2)
+    """Return the worker's settings; without a wish it admits half of this host's RAM, or what its disk can back."""
+    default_mib = min(int(os.sysconf("SC_PHYS_PAGES") * _PAGE_MIB / 2), area.default_memory_mib(layout.data_dir))
     return WorkerSettings(
         data_dir=layout.data_dir,
         instance=layout.instance,
         uid_base=layout.uid_base,
         log_level=settings.log_level,
-        memory_mib=half_mib if settings.memory_gib is None else settings.memory_gib * 1024,
+        memory_mib=default_mib if settings.memory_gib is None else settings.memory_gib * 1024,
         disk_gib=settings.disk_gib,
         slot_pool=settings.slot_pool,
         warm_pool=settings.warm_pool,

@@ -24,7 +24,11 @@ from space.model.errors import InvalidArgument, SpaceError, StorageFull
 __all__ = ["RESERVE_BYTES", "free_bytes", "has_room", "prepare", "release"]
 
 GIB = 1024**3
+_MEMORY_IMAGE = "mem.img"
 MIN_DISK_GIB, MAX_DEFAULT_DISK_GIB = 4, 64
+_SHARE_PERCENT = 60
+"""Of what is free: how much both images together take where nobody says otherwise; the rest is for cache and database,
+and for everyone else on the host."""
 
 
 def _disk_image(layout: Layout) -> Image:
@@ -35,7 +39,7 @@ def _disk_image(layout: Layout) -> Image:
 
 def _memory_image(layout: Layout) -> Image:
     options = "noatime,nodiscard,nodatacow"
-    return Image(layout.data_dir / "mem.img", layout.memory_area, f"space-{layout.instance}-mem", options)
+    return Image(layout.data_dir / _MEMORY_IMAGE, layout.memory_area, f"space-{layout.instance}-mem", options)
 
 
 def memory_image_bytes(memory_gib: int) -> int:
@@ -46,10 +50,25 @@ def memory_image_bytes(memory_gib: int) -> int:
     return memory_gib * GIB + memory_gib * GIB // 8 + GIB // 2
 
 
+def default_memory_mib(data_dir: Path) -> int:
+    """Return how much RAM to admit for guests where nobody says: as much as the host's disk has room to back.
+
+    A quarter of what is free, at least 1 GiB; once the memory image is there, what it was made for, so that the answer
+    does not change from start to start.
+    """
+    image = data_dir / _MEMORY_IMAGE
+    if image.exists():
+        gib = max(0, image.stat().st_size - GIB // 2) * 8 // 9 // GIB
+    else:
+        gib = free_bytes(data_dir) // 4 // GIB
+    return max(gib, 1) * 1024
+
+
 async def prepare(layout: Layout, *, disk_gib: int | None, memory_gib: int) -> None:
     """Make and mount what is missing of both areas; does nothing where all is there.
 
-    `disk_gib` None keeps an existing disk image as it is, and gives a new one half of what is free, 4 to 64 GiB.
+    `disk_gib` None keeps an existing disk image as it is, and sizes a new one so that both images take 60 % of what is
+    free, between 4 and 64 GiB.
     Images grow when asked for more and never shrink. Raises StorageFull or InvalidArgument, with sizes and a cure,
     where it does not fit.
     """
@@ -95,13 +114,18 @@ def _missing(path: Path, size_bytes: int) -> int:
     return max(0, size_bytes - (path.stat().st_size if path.exists() else 0))
 
 
+def default_disk_bytes(host_free_bytes: int, memory_bytes: int) -> int:
+    """Return the size of a new disk image where nobody says; `memory_bytes` is what the memory image still takes."""
+    share_gib = (host_free_bytes * _SHARE_PERCENT // 100 - memory_bytes) // GIB
+    return min(max(share_gib, MIN_DISK_GIB), MAX_DEFAULT_DISK_GIB) * GIB
+
+
 def _disk_bytes(layout: Layout, path: Path, disk_gib: int | None, memory_missing_bytes: int) -> int:
     if disk_gib is not None:
         return disk_gib * GIB
     if path.exists():
         return path.stat().st_size
-    half_gib = (free_bytes(layout.data_dir) - memory_missing_bytes) // 2 // GIB
-    return min(max(half_gib, MIN_DISK_GIB), MAX_DEFAULT_DISK_GIB) * GIB
+    return default_disk_bytes(free_bytes(layout.data_dir), memory_missing_bytes)
 
 
 def _check_host_room(layout: Layout, disk_gib: int | None, memory_gib: int, disk_bytes: int, memory_bytes: int) -> None:

@@ -21,13 +21,23 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def check_room(path: Path, need_bytes: int, purpose: str) -> None:
-    """Raise StorageFull unless `need_bytes` fit on the file system of `path` with the reserve left over."""
+AREA_CURE = "Delete sandboxes or templates, or give the disk area more room (SPACE_DISK_GIB)."
+HOST_CURE = (
+    "That is the host's own disk: make room there, use another data folder, or start a new one with smaller areas "
+    "(SPACE_DISK_GIB, SPACE_MEMORY_GIB)."
+)
+
+
+def check_room(path: Path, need_bytes: int, purpose: str, cure: str = AREA_CURE) -> None:
+    """Raise StorageFull unless `need_bytes` fit on the file system of `path` with the reserve left over.
+
+    `cure` says what to do for that file system: AREA_CURE on the disk area, HOST_CURE for what lies beside it.
+    """
     free = free_bytes(path)
     if free - RESERVE_BYTES < need_bytes:
         raise StorageFull(
             f"{purpose} needs {mib(need_bytes)} MiB, but {path} has {mib(free)} MiB free, of which "
-            f"{mib(RESERVE_BYTES)} MiB are held back. Delete sandboxes or templates, or give the data area more room.",
+            f"{mib(RESERVE_BYTES)} MiB are held back. {cure}",
             retry_after_s=COMMIT_S,
         )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from space.host import files
 from space.host.command import run
-from space.host.room import check_room
+from space.host.room import HOST_CURE, check_room
 from space.image.work import Log, stream
 from space.layout import Layout
 
@@ -61,7 +61,7 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 BUILD_BYTES = 1024**3
 """Room a build takes on the disk area for a moment, with a margin: the system's tree beside its tar or its image."""
 
-_TAR_BYTES = 512 * 1024**2
+TAR_BYTES = 512 * 1024**2
 """Room the tar takes in the cache, with a margin."""
 
 
@@ -91,7 +91,7 @@ async def obtain(layout: Layout, work: Path, log: Log, *, force: bool = False) -
         log("Root filesystem of this recipe is there.")
         return Tarball(digest, tar)
     check_room(work, BUILD_BYTES, "A root filesystem")
-    check_room(folder, _TAR_BYTES, "The archive of a root filesystem")
+    check_room(folder, TAR_BYTES, "The archive of a root filesystem", HOST_CURE)
     fresh = work / "rootfs.tar"
     await _debootstrap(work, fresh, log)
     digest = await asyncio.to_thread(sha256, fresh)

@@ -70,8 +70,8 @@ def explained(step: str, error: Exception, area: Path) -> SpaceError:
     text = error.stderr if isinstance(error, command.CommandError) else str(error)
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or os.strerror(errno.ENOSPC) in text:
         return StorageFull(
-            f"Step {step!r} ran out of room in {area}. Delete sandboxes or templates, or give the data area more room, "
-            "and build again."
+            f"Step {step!r} ran out of room on the host's own disk, where {area} is, or in the disk area inside it; "
+            "`space doctor` shows both, and what to do. Then build again."
         )
     last = "\n".join(text.strip().splitlines()[-_LAST_LINES:])
     if isinstance(error, command.CommandError) and error.status is None:
