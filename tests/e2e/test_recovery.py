@@ -77,6 +77,18 @@ async def test_vmm_killed_shows_as_failed_and_ends_open_streams(space: Deploymen
     await space.delete(made)
 
 
+async def test_vmm_that_hangs_is_ended_and_told(space: Deployment) -> None:
+    made = await space.create()
+    os.kill(vms(space.data)[made]["pid"], signal.SIGSTOP)
+
+    async def failed() -> bool:
+        return bool((await space.state(made))["state"] == "failed")
+
+    await eventually(failed, within_s=90, what="the API says failed")
+    assert "stopped answering" in (await space.state(made))["reason"]
+    await space.delete(made)
+
+
 async def test_guest_that_powers_off_shows_as_failed(space: Deployment) -> None:
     made = await space.create()
     await space.http.post(

@@ -91,6 +91,9 @@ class Vm(Protocol):
     async def wait(self) -> VmExit:
         """Wait for the VMM's end and tell how it came; what the host held for it (its cgroup) is given back."""
 
+    async def ping(self) -> None:
+        """Return when the VMM has answered; raises VmmError where it does not in time."""
+
     async def pause(self) -> None:
         """Stop the vCPUs; memory stays. Pausing twice is one pause. Raises VmmError."""
 

@@ -24,6 +24,7 @@ STATE_S = 60.0
 """Deadline for writing or loading a device state; it takes milliseconds on a disk that is not busy."""
 
 _WRAPPER_S = 2.0
+_PING_S = 5.0
 _RUN_STATES = {
     "running": VmStatus.RUNNING,
     "io-error": VmStatus.DISK_ERROR,
@@ -82,6 +83,10 @@ class QemuVm:
             finally:
                 self._waiters.discard(change)
         return self._status
+
+    async def ping(self) -> None:
+        """See `driver.Vm`."""
+        await self._qmp.execute("query-status", timeout_s=_PING_S)
 
     async def pause(self) -> None:
         """See `driver.Vm`."""

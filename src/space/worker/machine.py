@@ -41,6 +41,9 @@ log = logger()
 T = TypeVar("T")
 _ROOM_POLL_S = 1.0
 _LAST_WORD_S = 2.0
+_PING_EVERY_S = 5.0
+_MISSED_PINGS = 3
+"""So many in a row, each given seconds: a busy host is slow to answer, a hung VMM never does."""
 _FIRST_WRITES_BYTES = 64 * 1024**2
 """A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
@@ -240,7 +243,19 @@ class Machine:
         async def ended() -> str:
             return (await vm.wait()).reason
 
-        return await first(ended(), tend())
+        async def silent() -> str:
+            missed = 0
+            while missed < _MISSED_PINGS:
+                await asyncio.sleep(_PING_EVERY_S)
+                try:
+                    await vm.ping()
+                    missed = 0
+                except VmmError:
+                    missed += 1
+            await vm.kill()
+            return "the VMM stopped answering and was killed"
+
+        return await first(ended(), tend(), silent())
 
     async def _follow(self, status: VmStatus) -> None:
         """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""
