@@ -12,7 +12,7 @@ from space.control import keys
 from space.model.errors import BadRequest, NotFound, SpaceError, Unauthorized
 from space.model.ids import new_id
 from space.model.lifecycle import Event, State
-from space.store import projects, sandboxes
+from space.store import projects, sandboxes, wishes
 from space.store.notices import Channel
 
 
@@ -74,7 +74,7 @@ async def test_a_sandbox_in_another_state_is_refused_with_why(
 async def test_a_delete_that_is_asked_for_closes_the_way(api: Api) -> None:
     await insert_template(api.plane.db, api.project)
     made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
-    await sandboxes.ask_delete(api.plane.db, made.id)
+    await wishes.ask_delete(api.plane.db, made.id)
     assert (await refused(api, f"/v1/sandboxes/{made.id}/commands")).status == 404
 
 

@@ -8,8 +8,7 @@ import pytest
 from tests.support.control_plane import Api
 from tests.support.rows import insert_sandbox, insert_template
 
-from space.control import reconcile
-from space.control import sandboxes as use_cases
+from space.control import reconcile, waiting
 from space.controllers import loops
 from space.model.lifecycle import State
 
@@ -18,7 +17,7 @@ from space.model.lifecycle import State
 async def impatient(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
     """The api with a template, that waits only a moment for a worker."""
     await insert_template(api.plane.db, api.project)
-    monkeypatch.setattr(use_cases, "_WAIT_UNAVAILABLE_S", 0.05)
+    monkeypatch.setattr(waiting, "WAIT_UNAVAILABLE_S", 0.05)
     return api
 
 

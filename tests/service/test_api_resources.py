@@ -11,7 +11,7 @@ from tests.support.rows import DIGEST, insert_sandbox, insert_template
 from space.control import keys
 from space.model.lifecycle import State
 from space.store import keys as key_rows
-from space.store import projects, sandboxes
+from space.store import projects, sandboxes, wishes
 from space.store.sandboxes import Lease
 
 Json = dict[str, Any]
@@ -155,7 +155,7 @@ async def test_a_template_in_use_stays(api: Api) -> None:
     made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
     answer = await api.http.delete("/v1/templates/base")
     assert (answer.status_code, answer.json()["code"]) == (409, "template_in_use")
-    await sandboxes.ask_delete(api.plane.db, made.id)
+    await wishes.ask_delete(api.plane.db, made.id)
     held = await sandboxes.acquire(api.plane.db, made.id, Lease("test", 10))
     assert held is not None
     answer = await api.http.delete("/v1/templates/base")

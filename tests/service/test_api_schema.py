@@ -13,7 +13,7 @@ from tests.support.control_plane import Api
 from tests.support.rows import insert_template
 
 from space.api.app import create_app
-from space.control import sandboxes as use_cases
+from space.control import waiting
 from space.host import command
 from space.wire.serving import server as http_server
 
@@ -27,7 +27,7 @@ expected-statuses = ["2xx", "3xx", "4xx", 503]
 
 
 async def test_every_answer_is_as_documented(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(use_cases, "_WAIT_UNAVAILABLE_S", 0.01)
+    monkeypatch.setattr(waiting, "WAIT_UNAVAILABLE_S", 0.01)
     await insert_template(api.plane.db, api.project)
     config = tmp_path / "schemathesis.toml"
     config.write_text(_CONFIG)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.rows import insert_sandbox, insert_template
 
-from space.controllers.watch import EVENTS, due, unwanted
+from space.controllers.watch import due, unwanted
+from space.model.convergence import TOLD
 from space.model.ids import WorkerId
 from space.model.lifecycle import LIVE, TRANSITIONS, Event, State
 from space.model.sandbox import Desired, Sandbox
@@ -30,7 +31,7 @@ async def row(db: Database) -> Sandbox:
 
 
 def test_every_event_that_facts_cause_can_happen() -> None:
-    for state, events in EVENTS.items():
+    for state, events in TOLD.items():
         assert set(events.values()) <= set(TRANSITIONS[state])
 
 
@@ -41,6 +42,11 @@ async def test_facts_move_rows(row: Sandbox) -> None:
     assert due(row, HERE, "paused") is Event.PAUSED
     assert due(paused, HERE, "running") is Event.RESUMED
     assert due(row, HERE, "running") is due(paused, HERE, "paused") is None, "nothing new"
+    suspended = dataclasses.replace(row, state=State.SUSPENDED)
+    assert due(suspended, HERE, "failed") is due(suspended, HERE, None) is Event.FAILED
+    assert due(suspended, HERE, "suspended") is None
+    assert due(suspended, HERE, "running") is Event.RESTORE_BEGUN, "a call was lost: reconciling finds out"
+    assert due(row, HERE, "suspended") is due(paused, HERE, "suspended") is Event.SUSPEND_BEGUN
 
 
 async def test_facts_leave_alone_what_somebody_reconciles_and_what_is_not_theirs(row: Sandbox) -> None:
@@ -50,8 +56,11 @@ async def test_facts_leave_alone_what_somebody_reconciles_and_what_is_not_theirs
         assert due(row, ELSEWHERE, vm) is None
         wished_away = dataclasses.replace(row, spec=dataclasses.replace(row.spec, desired=Desired.DELETED))
         assert due(wished_away, HERE, vm) is None
-        for state in set(State) - {State.RUNNING, State.PAUSED}:
+        for state in set(State) - {State.RUNNING, State.PAUSED, State.SUSPENDED}:
             assert due(dataclasses.replace(row, state=state), HERE, vm) is None
+        for state in (State.RUNNING, State.PAUSED, State.SUSPENDED):
+            lagging = dataclasses.replace(row, state=state, generation=row.generation + 1)
+            assert due(lagging, HERE, vm) in (None, Event.FAILED), "somebody is at work, unless it is over"
 
 
 async def test_only_what_no_row_wants_is_deleted(row: Sandbox) -> None:
@@ -69,12 +78,14 @@ async def test_only_what_no_row_wants_is_deleted(row: Sandbox) -> None:
 def test_after_any_facts_a_row_agrees_with_the_last_or_has_failed(facts: list[VmState | None]) -> None:
     state = State.RUNNING
     for fact in facts:
-        event = EVENTS.get(state, {}).get(fact)
+        event = TOLD.get(state, {}).get(None if fact is None else State(fact))
         if event is not None:
             state = TRANSITIONS[state][event]
-    told = [fact for fact in facts if fact not in ("creating", "deleting")]
+    told = [fact for fact in facts if fact not in ("creating", "deleting", "suspending", "restoring")]
     if state is State.FAILED:
         assert {"failed", None} & set(told)
+    elif state is State.SUSPENDING:
+        assert "suspended" in told, "left to reconciling"
     elif told:
         assert str(state) == told[-1]
 
@@ -82,4 +93,4 @@ def test_after_any_facts_a_row_agrees_with_the_last_or_has_failed(facts: list[Vm
 def test_the_tables_cover_each_combination() -> None:
     for state, fact in itertools.product((State.RUNNING, State.PAUSED), ("running", "paused", "failed", None)):
         same = fact == state
-        assert (fact in EVENTS[state]) != same
+        assert ((None if fact is None else State(fact)) in TOLD[state]) != same

@@ -10,7 +10,7 @@ from tests.support.rows import insert_sandbox, insert_template
 
 from space.model.lifecycle import Event
 from space.model.operation import OperationKind
-from space.store import operations, projects, sandboxes
+from space.store import operations, projects, sandboxes, wishes
 from space.store.db import Database
 from space.store.notices import Channel, Notices
 
@@ -45,9 +45,9 @@ async def test_each_change_of_state_tells_the_id(db: Database) -> None:
         made = await insert_sandbox(db, project)
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
         async with db.transaction() as tx:
-            await operations.insert(tx, project, made.id, OperationKind.CREATE)
+            await operations.insert(tx, made, OperationKind.CREATE)
             await sandboxes.move(tx, made, Event.STARTED)
-            await operations.succeed(tx, made.id, OperationKind.CREATE)
+            await operations.settle(tx, made, satisfied=(OperationKind.CREATE,))
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
         channel, ident = await next_of(queue)
         assert channel is Channel.OPERATION
@@ -62,7 +62,7 @@ async def test_a_lease_tells_nobody(db: Database) -> None:
         held = await sandboxes.acquire(db, made.id, sandboxes.Lease("me", 10))
         assert held is not None
         await sandboxes.release(db, held)
-        await sandboxes.ask_delete(db, made.id)
+        await wishes.ask_delete(db, made.id)
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
         assert queue.empty()
 
@@ -76,7 +76,7 @@ async def test_what_is_rolled_back_was_never_told(db: Database) -> None:
             await sandboxes.move(tx, made, Event.STARTED)
             with pytest.raises(asyncpg.DivisionByZeroError):
                 await tx.execute("SELECT 1/0")  # the transaction is void from here on
-        await sandboxes.ask_delete(db, made.id)
+        await wishes.ask_delete(db, made.id)
         await next_of(queue)
         assert queue.empty()
 
@@ -95,7 +95,7 @@ async def test_after_a_broken_connection_anything_may_have_changed(db: Database)
                 await changed.wait()
         for channel in Channel:
             assert await next_of(queue) == (channel, None)
-        await sandboxes.ask_delete(db, made.id)
+        await wishes.ask_delete(db, made.id)
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
 
 

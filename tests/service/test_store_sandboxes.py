@@ -14,7 +14,7 @@ from space.model.errors import Stale
 from space.model.ids import ProjectId, SandboxId, WorkerId, new_id
 from space.model.lifecycle import TRANSITIONS, Event, State, advance
 from space.model.sandbox import Desired, Sandbox
-from space.store import events, projects, sandboxes
+from space.store import events, projects, sandboxes, wishes
 from space.store.db import Database
 from space.store.sandboxes import Lease, Page
 
@@ -98,7 +98,7 @@ async def test_a_delete_overtakes_who_starts_it(db: Database, project: ProjectId
     made = await insert_sandbox(db, project)
     starting = await sandboxes.acquire(db, made.id, OURS)
     assert starting is not None
-    await sandboxes.ask_delete(db, made.id)
+    await wishes.ask_delete(db, made.id)
     async with db.transaction() as tx:
         with pytest.raises(Stale):
             await sandboxes.move(tx, starting, Event.STARTED)
@@ -111,7 +111,7 @@ async def test_a_settled_row_has_no_lease_to_take_and_does_not_lag(db: Database,
     made = await insert_sandbox(db, project, state=State.RUNNING)
     assert await sandboxes.acquire(db, made.id, OURS) is None
     assert await sandboxes.lagging(db, 10) == []
-    await sandboxes.ask_delete(db, made.id)
+    await wishes.ask_delete(db, made.id)
     assert await sandboxes.lagging(db, 10) == [made.id]
     held = await sandboxes.acquire(db, made.id, OURS)
     assert held is not None

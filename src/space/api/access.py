@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from space.api.recent import Recent
-from space.control import keys
+from space.control import keys, lifecycle
 from space.control.plane import Plane
 from space.model.errors import Unauthorized
-from space.model.ids import SandboxId
+from space.model.ids import ProjectId, SandboxId
 from space.model.key import ApiKey
 from space.model.sandbox import Sandbox
 from space.store import sandboxes
@@ -54,6 +54,16 @@ class Access:
             raise Unauthorized(_MISSING)
         return await self._keys.get(text)
 
-    async def sandbox(self, ident: SandboxId) -> Sandbox | None:
-        """Return a sandbox's row, of any project, at most a moment old."""
-        return await self._sandboxes.get(ident)
+    async def reachable(self, ident: SandboxId, project: ProjectId) -> Sandbox | None:
+        """Return the row of a sandbox that a request is for, at most a moment old; that counts as using it.
+
+        One that sleeps, and may be woken by a request, is awake then. Raises what keeps it from that.
+        """
+        row = await self._sandboxes.get(ident)
+        if row is None or row.project != project:
+            return row
+        if lifecycle.wakes(row):
+            row = await lifecycle.wake(self._plane, row)
+            self._sandboxes.drop(ident)
+        self._plane.activity.touch(ident)
+        return row

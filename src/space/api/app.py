@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from space import __version__
-from space.api import agent_routes, health, keys, sandboxes, templates
+from space.api import agent_routes, health, keys, lifecycle, sandboxes, templates
 from space.api.access import Access
 from space.api.front import OPEN, Front
 from space.api.metrics import Metrics
@@ -22,6 +22,7 @@ def create_app(plane: Plane, access: Access) -> ASGIApp:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
     answer_with_problems(app)
     sandboxes.add_routes(app, plane)
+    lifecycle.add_routes(app, plane)
     templates.add_routes(app, plane)
     keys.add_routes(app, plane)
     health.add_routes(app, plane, metrics)

@@ -2,14 +2,15 @@
 
 Envoy sends the client's method, its path after our prefix, and the headers that may hold a key. The answer for a
 sandbox's commands and files is the node, the sandbox and the agent's token in headers; every other path is the api's
-own and goes there without a decision here. It must be quick, so it is plain ASGI and works from memory.
+own and goes there without a decision here. It must be quick, so it is plain ASGI and works from memory; only a request
+for a sandbox that sleeps waits here until it is awake.
 """
 
 import re
 from collections.abc import Mapping
 
 from space.api.access import Access
-from space.control.sandboxes import why_unreachable
+from space.control.lifecycle import why_unreachable
 from space.model.errors import BadRequest, NotFound
 from space.model.ids import SandboxId
 
@@ -36,7 +37,7 @@ async def decide(access: Access, path: bytes, headers: Mapping[bytes, bytes]) ->
     ident = match[1].decode("ascii", "replace")
     if not _ID.fullmatch(match[1]):
         raise NotFound(f"There is no sandbox {ident[:40]!r}: an id is 20 characters of a-z and 0-9.")
-    sandbox = await access.sandbox(SandboxId(ident))
+    sandbox = await access.reachable(SandboxId(ident), caller.project)
     refused = why_unreachable(sandbox, caller.project, ident)
     if refused is not None:
         raise refused

@@ -62,6 +62,7 @@ async def _serve(settings: ApiSettings) -> None:
         client = WorkerClient(layout.worker_sock)
         stack.push_async_callback(client.close)
         plane = Plane(db, Notices(db), Workers([WorkerLink(client)]))
+        await plane.clock.compare(db)
         access = Access(plane)
         stack.enter_context(access.following())
         socket = stack.enter_context(contextlib.closing(bind_unix(layout.api_sock, mode=0o660)))

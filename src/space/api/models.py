@@ -6,22 +6,30 @@ from typing import Literal
 import pydantic
 from pydantic.config import JsonDict
 
+from space.control.clock import Clock
+from space.control.forks import Child
 from space.control.keys import LABEL, MAX_LABEL
+from space.control.lifecycle import Changes, Keep
 from space.model.ids import TEMPLATE_NAME, ProjectId
 from space.model.key import ApiKey
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
 from space.model.sandbox import (
+    DEFAULT_IDLE_TIMEOUT_S,
     DEFAULT_MEMORY_MIB,
     DEFAULT_VCPUS,
+    MAX_FORKS,
     MAX_LABEL_CHARS,
     MAX_LABELS,
     MAX_MEMORY_MIB,
+    MAX_TIMEOUT_S,
     MAX_VCPUS,
     MIN_MEMORY_MIB,
+    Deadlines,
+    OnTimeout,
     Sandbox,
 )
-from space.model.template import DEFAULT_DISK_MIB
+from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
 from space.wire.worker import TemplateModel
 
 _NO_NUL: JsonDict = {"type": "string", "pattern": "^[^\\x00]*$"}
@@ -38,16 +46,88 @@ class _Request(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
 
+_IDLE = "Suspended after this long without use, in seconds; null: never."
+_TIMEOUT = "Ends this many seconds from now, whatever goes on in it; null: never."
+_ON_TIMEOUT = "What happens then."
+_AUTO_RESUME = "A request to its commands or files wakes it where it is suspended or paused."
+
+
 class CreateSandbox(_Request):
     """A new sandbox; everything has a default."""
 
-    template: str = pydantic.Field(default="base", description="Name or digest of a template.")
-    vcpus: int = pydantic.Field(default=DEFAULT_VCPUS, ge=1, le=MAX_VCPUS)
-    memory_mib: int = pydantic.Field(default=DEFAULT_MEMORY_MIB, ge=MIN_MEMORY_MIB, le=MAX_MEMORY_MIB)
+    template: str = pydantic.Field(default="base", description="Name or digest of a template or snapshot.")
+    vcpus: int | None = pydantic.Field(
+        default=None, ge=1, le=MAX_VCPUS, description=f"Default: the snapshot's, else {DEFAULT_VCPUS}."
+    )
+    memory_mib: int | None = pydantic.Field(
+        default=None,
+        ge=MIN_MEMORY_MIB,
+        le=MAX_MEMORY_MIB,
+        description=f"Default: the snapshot's, else {DEFAULT_MEMORY_MIB}.",
+    )
     env: dict[str, str] = pydantic.Field(
         default={}, description="Environment of every command in it, 64 KiB at most.", json_schema_extra=_ENV
     )
     labels: dict[str, str] = pydantic.Field(default={}, description="For finding it again.", json_schema_extra=_LABELS)
+    idle_timeout_s: int | None = pydantic.Field(
+        default=DEFAULT_IDLE_TIMEOUT_S, ge=1, le=MAX_TIMEOUT_S, description=_IDLE
+    )
+    timeout_s: int | None = pydantic.Field(default=None, ge=1, le=MAX_TIMEOUT_S, description=_TIMEOUT)
+    on_timeout: OnTimeout = pydantic.Field(default=OnTimeout.DELETE, description=_ON_TIMEOUT)
+    auto_resume: pydantic.StrictBool = pydantic.Field(default=True, description=_AUTO_RESUME)
+
+    def deadlines(self) -> Deadlines:
+        """Return its deadlines."""
+        return Deadlines(self.idle_timeout_s, self.timeout_s, self.on_timeout, self.auto_resume)
+
+
+class ChangeSandbox(_Request):
+    """What changes; a field that is left out stays as it is. A `timeout_s` counts from now."""
+
+    labels: dict[str, str] | None = pydantic.Field(
+        default=None, description="All of them, in place of those before.", json_schema_extra=_LABELS
+    )
+    idle_timeout_s: int | None = pydantic.Field(default=None, ge=1, le=MAX_TIMEOUT_S, description=_IDLE)
+    timeout_s: int | None = pydantic.Field(default=None, ge=1, le=MAX_TIMEOUT_S, description=_TIMEOUT)
+    on_timeout: OnTimeout | None = pydantic.Field(default=None, description=_ON_TIMEOUT)
+    auto_resume: pydantic.StrictBool | None = pydantic.Field(default=None, description=_AUTO_RESUME)
+
+    def changes(self) -> Changes:
+        """Return them for the use case."""
+        given = self.model_fields_set
+        return Changes(
+            labels=self.labels,
+            idle_timeout_s=self.idle_timeout_s if "idle_timeout_s" in given else Keep.KEEP,
+            timeout_s=self.timeout_s if "timeout_s" in given else Keep.KEEP,
+            on_timeout=self.on_timeout,
+            auto_resume=self.auto_resume,
+        )
+
+
+class SuspendSandbox(_Request):
+    """How to suspend."""
+
+    memory: pydantic.StrictBool = pydantic.Field(
+        default=True, description="false: keep the disk only; what runs ends, and restoring boots again."
+    )
+
+
+class ForkSandbox(ChangeSandbox):
+    """Copies of a sandbox. What is left out is as in the original."""
+
+    count: int = pydantic.Field(default=1, ge=1, le=MAX_FORKS, description="How many.")
+    env: dict[str, str] = pydantic.Field(
+        default={}, description="Added to the environment of the original.", json_schema_extra=_ENV
+    )
+
+
+class TakeSnapshot(_Request):
+    """A snapshot to take."""
+
+    name: str | None = pydantic.Field(
+        default=None, pattern=f"^{TEMPLATE_NAME}$", description="Points to it afterwards; left out, one is made up."
+    )
+    memory: pydantic.StrictBool = pydantic.Field(default=True, description="false: of the disk only.")
 
 
 class CreateTemplate(_Request):
@@ -65,8 +145,16 @@ class CreateKey(_Request):
     label: str = pydantic.Field(max_length=MAX_LABEL, pattern=LABEL, description="What it is for; one line.")
 
 
+_IN_USE = datetime.timedelta(seconds=2)
+"""Used this short a time ago counts as in use: when exactly is written once a second."""
+
+
 class SandboxModel(pydantic.BaseModel):
-    """A sandbox. `reason` says why it is in its state where that is not plain; `timings_ms` are its start's steps."""
+    """A sandbox. `reason` says why it is in its state where that is not plain; `timings_ms` are its start's steps.
+
+    `idle_since`: as far as requests tell; what runs in it is asked for before it is suspended. `expires_at`: when
+    `on_timeout` happens. `durable_at`: when its last suspension was safe on storage.
+    """
 
     id: str
     state: State
@@ -76,15 +164,28 @@ class SandboxModel(pydantic.BaseModel):
     vcpus: int
     memory_mib: int
     labels: dict[str, str]
+    parent: str | None
     worker: str | None
     timings_ms: dict[str, float]
     created_at: datetime.datetime
     updated_at: datetime.datetime
     started_at: datetime.datetime | None
+    idle_timeout_s: int | None
+    timeout_s: int | None
+    on_timeout: OnTimeout
+    auto_resume: bool
+    last_active_at: datetime.datetime
+    idle_since: datetime.datetime | None
+    expires_at: datetime.datetime | None
+    durable_at: datetime.datetime | None
 
     @classmethod
-    def of(cls, sandbox: Sandbox) -> "SandboxModel":
+    def of(cls, sandbox: Sandbox, clock: Clock) -> "SandboxModel":
         """Return what a client may see: neither the environment, which may hold secrets, nor the agent's token."""
+        spec, awake = sandbox.spec, sandbox.state in (State.RUNNING, State.PAUSED)
+        idle = awake and clock.now() - sandbox.last_active_at > _IN_USE
+        last_active_at = clock.shown(sandbox.last_active_at)
+        assert last_active_at is not None
         return cls(
             id=sandbox.id,
             state=sandbox.state,
@@ -99,6 +200,15 @@ class SandboxModel(pydantic.BaseModel):
             created_at=sandbox.created_at,
             updated_at=sandbox.updated_at,
             started_at=sandbox.started_at,
+            parent=spec.parent,
+            idle_timeout_s=spec.deadlines.idle_timeout_s,
+            timeout_s=spec.deadlines.timeout_s,
+            on_timeout=spec.deadlines.on_timeout,
+            auto_resume=spec.deadlines.auto_resume,
+            last_active_at=last_active_at,
+            idle_since=last_active_at if idle else None,
+            expires_at=clock.shown(sandbox.expires_at),
+            durable_at=sandbox.durable_at,
         )
 
 
@@ -117,7 +227,7 @@ class OperationError(pydantic.BaseModel):
 
 
 class OperationModel(pydantic.BaseModel):
-    """A lifecycle change in progress."""
+    """A lifecycle change in progress. `result` is the digest of a snapshot that was taken."""
 
     id: str
     sandbox_id: str
@@ -126,6 +236,7 @@ class OperationModel(pydantic.BaseModel):
     error: OperationError | None
     created_at: datetime.datetime
     finished_at: datetime.datetime | None
+    result: str | None
 
     @classmethod
     def of(cls, operation: Operation) -> "OperationModel":
@@ -139,6 +250,7 @@ class OperationModel(pydantic.BaseModel):
             error=None if error is None else OperationError(code=error.slug, detail=str(error)),
             created_at=operation.created_at,
             finished_at=operation.finished_at,
+            result=operation.result,
         )
 
 
@@ -164,10 +276,54 @@ class EventList(pydantic.BaseModel):
     events: list[EventModel]
 
 
+class ForkedSandbox(pydantic.BaseModel):
+    """What became of one copy: the sandbox, or why there is none; with `wait=0` only the operation."""
+
+    operation: OperationModel
+    sandbox: SandboxModel | None
+    error: OperationError | None
+
+    @classmethod
+    def of(cls, child: Child, clock: Clock) -> "ForkedSandbox":
+        """Return the public form."""
+        return cls(
+            operation=OperationModel.of(child.operation),
+            sandbox=None if child.sandbox is None else SandboxModel.of(child.sandbox, clock),
+            error=None if child.error is None else OperationError(code=child.error.slug, detail=str(child.error)),
+        )
+
+
+class ForkResults(pydantic.BaseModel):
+    """One result for each copy that was asked for."""
+
+    results: list[ForkedSandbox]
+
+
+class ShownTemplate(TemplateModel):
+    """A template. A snapshot tells what it was taken of, whether it holds memory, and the size that goes with it."""
+
+    kind: TemplateKind
+    sandbox: str | None
+    memory: bool
+    vcpus: int | None
+    memory_mib: int | None
+
+    @classmethod
+    def of(cls, template: Template) -> "ShownTemplate":
+        """Return the public form."""
+        return cls(**{name: getattr(template, name) for name in cls.model_fields})
+
+
 class TemplateList(pydantic.BaseModel):
     """The project's templates, newest first."""
 
-    templates: list[TemplateModel]
+    templates: list[ShownTemplate]
+
+
+class SnapshotList(pydantic.BaseModel):
+    """The project's snapshots, newest first."""
+
+    snapshots: list[ShownTemplate]
 
 
 class KeyModel(pydantic.BaseModel):

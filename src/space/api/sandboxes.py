@@ -16,7 +16,7 @@ from space.model.errors import InvalidArgument, NotFound
 from space.model.ids import OperationId, ProjectId, SandboxId, is_id
 from space.model.lifecycle import State
 from space.model.operation import Operation
-from space.model.sandbox import Sandbox
+from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, Sandbox
 from space.store.operations import IdempotencyKey
 
 Wait = Annotated[
@@ -52,11 +52,11 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         With a header `Idempotency-Key` a repeated request gives the same sandbox instead of another one.
         """
         body = await read_json(request, CreateSandbox)
-        wish = sandboxes.Wish(body.template, body.vcpus, body.memory_mib, body.env, body.labels)
+        wish = sandboxes.Wish(body.template, body.vcpus, body.memory_mib, body.env, body.labels, body.deadlines())
         key = _idempotency_key(request, body)
         waiting = wait in ("1", "true")
         sandbox, operation = await sandboxes.create(plane, project_of(request), wish, key, wait=waiting)
-        return _created(sandbox) if waiting else _accepted(operation)
+        return created(plane, sandbox) if waiting else accepted(operation)
 
     @app.get("/v1/sandboxes", tags=["sandboxes"])
     async def list_sandboxes(
@@ -72,13 +72,14 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         labels = [(name, value) for name, _, value in (text.partition(":") for text in label)]
         after = None if cursor is None else SandboxId(cursor)
         found = await sandboxes.listed(plane, project_of(request), state, labels, limit=limit + 1, after=after)
-        shown = [SandboxModel.of(sandbox) for sandbox in found[:limit]]
+        shown = [SandboxModel.of(sandbox, plane.clock) for sandbox in found[:limit]]
         return SandboxList(sandboxes=shown, next_cursor=found[limit - 1].id if len(found) > limit else None)
 
     @app.get("/v1/sandboxes/{sandbox_id}", tags=["sandboxes"])
     async def get_sandbox(request: Request, sandbox_id: str) -> SandboxModel:
         """Show one sandbox."""
-        return SandboxModel.of(await sandboxes.get(plane, project_of(request), _sandbox_id(sandbox_id)))
+        found = await sandboxes.get(plane, project_of(request), checked_id(sandbox_id))
+        return SandboxModel.of(found, plane.clock)
 
     @app.delete(
         "/v1/sandboxes/{sandbox_id}",
@@ -89,8 +90,8 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
     async def delete_sandbox(request: Request, sandbox_id: str, wait: Wait = "1") -> Response:
         """Delete a sandbox in whatever state. Answers when everything is given back; again for one already deleted."""
         waiting = wait in ("1", "true")
-        operation = await sandboxes.delete(plane, project_of(request), _sandbox_id(sandbox_id), wait=waiting)
-        return Response(status_code=204) if waiting or operation is None else _accepted(operation)
+        operation = await sandboxes.delete(plane, project_of(request), checked_id(sandbox_id), wait=waiting)
+        return Response(status_code=204) if waiting or operation is None else accepted(operation)
 
     @app.get("/v1/sandboxes/{sandbox_id}/events", tags=["sandboxes"])
     async def list_events(
@@ -100,7 +101,7 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     ) -> EventList:
         """List what happened to a sandbox, oldest first; for some days after it was deleted too."""
-        found = await sandboxes.events_of(plane, project_of(request), _sandbox_id(sandbox_id), after, limit)
+        found = await sandboxes.events_of(plane, project_of(request), checked_id(sandbox_id), after, limit)
         return EventList(events=[EventModel.of(event) for event in found])
 
     @app.get("/v1/operations/{operation_id}", tags=["operations"])
@@ -112,17 +113,20 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         return OperationModel.of(found)
 
 
-def _created(sandbox: Sandbox) -> Response:
-    content = SandboxModel.of(sandbox).model_dump(mode="json")
+def created(plane: Plane, sandbox: Sandbox) -> Response:
+    """Return the answer that shows a new sandbox."""
+    content = SandboxModel.of(sandbox, plane.clock).model_dump(mode="json")
     return JSONResponse(content, 201, {"location": f"/v1/sandboxes/{sandbox.id}"})
 
 
-def _accepted(operation: Operation) -> Response:
+def accepted(operation: Operation) -> Response:
+    """Return the answer for what is being done."""
     content = OperationModel.of(operation).model_dump(mode="json")
     return JSONResponse(content, 202, {"location": f"/v1/operations/{operation.id}"})
 
 
-def _sandbox_id(text: str) -> SandboxId:
+def checked_id(text: str) -> SandboxId:
+    """Return the id in a path; raises NotFound for what cannot be one."""
     if not is_id(text):
         raise NotFound("There is no such sandbox: an id is 20 characters of a-z and 0-9.")
     return SandboxId(text)
@@ -135,7 +139,13 @@ def _idempotency_key(request: Request, body: CreateSandbox) -> IdempotencyKey | 
     if not 0 < len(text) <= _MAX_KEY or not text.isascii() or not text.isprintable():
         raise InvalidArgument(f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters.")
     # Two texts of the same request (order of keys, spaces, defaults spelled out) are the same request.
-    asked = body.model_copy(update={"env": _sorted(body.env), "labels": _sorted(body.labels)}).model_dump_json()
+    plain = {
+        "env": _sorted(body.env),
+        "labels": _sorted(body.labels),
+        "vcpus": body.vcpus or DEFAULT_VCPUS,
+        "memory_mib": body.memory_mib or DEFAULT_MEMORY_MIB,
+    }
+    asked = body.model_copy(update=plain).model_dump_json()
     return IdempotencyKey(text, hashlib.sha256(asked.encode()).hexdigest())
 
 

@@ -8,12 +8,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
 from space.api.body import documented, read_json
-from space.api.models import CreateTemplate, TemplateList
+from space.api.models import CreateTemplate, ShownTemplate, TemplateList
 from space.api.sandboxes import project_of
 from space.control import templates
 from space.control.plane import Plane
 from space.model.errors import SpaceError
-from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate, TemplateModel, error_line
+from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate, error_line
 
 NDJSON = "application/x-ndjson"
 
@@ -43,14 +43,14 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
 
     @app.get("/v1/templates", tags=["templates"])
     async def list_templates(request: Request) -> TemplateList:
-        """List the project's templates, newest first."""
+        """List the project's templates and snapshots, newest first."""
         found = await templates.listed(plane, project_of(request))
-        return TemplateList(templates=[TemplateModel.of(template) for template in found])
+        return TemplateList(templates=[ShownTemplate.of(template) for template in found])
 
     @app.get("/v1/templates/{template}", tags=["templates"])
-    async def get_template(request: Request, template: str) -> TemplateModel:
+    async def get_template(request: Request, template: str) -> ShownTemplate:
         """Show a template, by name or digest."""
-        return TemplateModel.of(await templates.find(plane, project_of(request), template))
+        return ShownTemplate.of(await templates.find(plane, project_of(request), template))
 
     @app.delete("/v1/templates/{template}", tags=["templates"], status_code=204)
     async def delete_template(request: Request, template: str) -> Response:

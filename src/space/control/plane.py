@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from space.control.activity import Activity
+from space.control.clock import Clock
 from space.control.workers import Workers
 from space.model.ids import SandboxId, new_id
 from space.store.db import Database
@@ -19,8 +21,13 @@ class Plane:
     db: Database
     notices: Notices
     workers: Workers
+    clock: Clock = dataclasses.field(default_factory=Clock)
     owner: str = dataclasses.field(default_factory=new_id)
     held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
+    activity: Activity = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activity", Activity(self.clock))
 
     @property
     def lease(self) -> Lease:

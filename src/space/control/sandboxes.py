@@ -1,41 +1,45 @@
 """Use cases on sandboxes, for every surface: create, get, list, delete, events."""
 
-import asyncio
 import dataclasses
 import secrets
 from collections.abc import Collection, Mapping
 
-from space.control import templates
+from space.control import templates, waiting
 from space.control.plane import Plane
 from space.control.reconcile import abandon, converge, reconcile
-from space.model.errors import Conflict, InvalidArgument, NotFound, SandboxFailed, SpaceError, Unavailable
+from space.control.waiting import carried_out, finished, result
+from space.model.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, WorkerId, new_id
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
-from space.model.sandbox import Desired, Sandbox, SandboxSpec, check_spec
-from space.store import events, operations, sandboxes
-from space.store.notices import RECHECK_S, Channel
+from space.model.sandbox import (
+    DEFAULT_MEMORY_MIB,
+    DEFAULT_VCPUS,
+    Deadlines,
+    Desired,
+    Sandbox,
+    SandboxSpec,
+    check_deadlines,
+    check_spec,
+)
+from space.model.template import Template
+from space.store import events, operations, sandboxes, wishes
 from space.store.operations import IdempotencyKey
 from space.store.sandboxes import Page
-
-_WAIT_S = 100
-"""The longest a call waits for its operation: over the worker's own limit for a start, with its one retry."""
-
-_WAIT_UNAVAILABLE_S = 8
-"""How long a call waits for a worker that does not answer: a restart of it takes about two."""
 
 ALIVE = frozenset(State) - {State.DELETED}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client asks for. `template` is a name or a digest."""
+    """What a client asks for. `template` is the name or digest of a template or snapshot; None takes its size."""
 
     template: str
-    vcpus: int
-    memory_mib: int
+    vcpus: int | None
+    memory_mib: int | None
     env: Mapping[str, str]
     labels: Mapping[str, str]
+    deadlines: Deadlines
 
 
 class _KeyUsed(Exception):
@@ -51,7 +55,13 @@ async def create(
     InvalidArgument, NotFound (template), Conflict (key in flight), NoCapacity and Unavailable (nothing is left behind),
     BootFailed (the sandbox stays, `failed`).
     """
-    check_spec(wish.vcpus, wish.memory_mib, wish.env, wish.labels)
+    check_spec(
+        DEFAULT_VCPUS if wish.vcpus is None else wish.vcpus,
+        DEFAULT_MEMORY_MIB if wish.memory_mib is None else wish.memory_mib,
+        wish.env,
+        wish.labels,
+    )
+    check_deadlines(wish.deadlines)
     if key is not None and (known := await _repeated(plane, project, key)) is not None:
         return known
     try:
@@ -65,38 +75,55 @@ async def create(
     if not wait:
         return sandbox, operation
     lag = await converge(plane, sandbox)
-    done = await _finished(plane, operation, _WAIT_S if lag is None else _WAIT_UNAVAILABLE_S)
+    done = await finished(plane, operation, waiting.WAIT_S if lag is None else waiting.WAIT_UNAVAILABLE_S)
     if done.status is OperationStatus.RUNNING and lag is not None:
         if await abandon(plane, sandbox.id, lag, min_age_s=0):
             await reconcile(plane, sandbox.id)
             raise lag
-        done = await _finished(plane, operation, _WAIT_S)
-    return await _result(plane, done)
+        done = await finished(plane, operation, waiting.WAIT_S)
+    return await result(plane, done)
 
 
 async def _insert(
     plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None, *, held: bool
 ) -> tuple[Sandbox, Operation]:
     template = await templates.find(plane, project, wish.template)
+    vcpus, memory_mib = _size(wish, template)
     spec = SandboxSpec(
         template=template.digest,
         template_name=wish.template,
-        vcpus=wish.vcpus,
-        memory_mib=wish.memory_mib,
+        vcpus=vcpus,
+        memory_mib=memory_mib,
         env=wish.env,
         labels=wish.labels,
         agent_token=secrets.token_hex(32),
+        deadlines=wish.deadlines,
     )
     async with plane.db.transaction() as tx:
         made = await sandboxes.insert(
-            tx, SandboxId(new_id()), project, spec, _place(plane), plane.lease if held else None
+            tx, SandboxId(new_id()), project, spec, _place(plane), plane.lease if held else None, plane.clock.now()
         )
         if made is None:
             raise NotFound(f"Template {wish.template!r} was deleted just now.")
-        operation = await operations.insert(tx, project, made.id, OperationKind.CREATE, key)
+        operation = await operations.insert(tx, made, OperationKind.CREATE, key)
         if operation is None:
             raise _KeyUsed
     return made, operation
+
+
+def _size(wish: Wish, template: Template) -> tuple[int, int]:
+    """Return vCPUs and MiB of memory: as wished, else the snapshot's, else the defaults.
+
+    Raises InvalidArgument for another size than that of the memory which a snapshot holds.
+    """
+    vcpus = wish.vcpus or template.vcpus or DEFAULT_VCPUS
+    memory_mib = wish.memory_mib or template.memory_mib or DEFAULT_MEMORY_MIB
+    if template.memory and (vcpus, memory_mib) != (template.vcpus, template.memory_mib):
+        raise InvalidArgument(
+            f"Snapshot {template.name} holds memory: a sandbox made of it has vcpus {template.vcpus} and memory_mib "
+            f"{template.memory_mib}. Leave both out, or take a snapshot without memory."
+        )
+    return vcpus, memory_mib
 
 
 def _place(plane: Plane) -> WorkerId | None:
@@ -123,38 +150,7 @@ async def _repeated(plane: Plane, project: ProjectId, key: IdempotencyKey) -> tu
             code="idempotency_in_flight",
             retry_after_s=1,
         )
-    return await _result(plane, operation)
-
-
-async def _result(plane: Plane, operation: Operation) -> tuple[Sandbox, Operation]:
-    """Return what an operation led to; raises the error that it ended with, or Unavailable where it has not ended."""
-    if operation.status is OperationStatus.RUNNING:
-        raise Unavailable(f"Operation {operation.id} is still running; ask for it at /v1/operations/{operation.id}.")
-    if operation.error is not None:
-        raise operation.error
-    sandbox = await sandboxes.get(plane.db, operation.sandbox)
-    if sandbox is None:
-        raise NotFound(f"Sandbox {operation.sandbox} was deleted.")
-    return sandbox, operation
-
-
-async def _finished(plane: Plane, operation: Operation, timeout_s: float) -> Operation:
-    """Wait until an operation has ended and return it; after `timeout_s` return it as it is."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    with plane.notices.changes(Channel.OPERATION, operation.id) as changed:
-        while True:
-            changed.clear()
-            read = await operations.get(plane.db, operation.project, operation.id)
-            if read is None:
-                raise NotFound(f"Operation {operation.id} is gone.")
-            left = deadline - asyncio.get_running_loop().time()
-            if read.status is not OperationStatus.RUNNING or left <= 0:
-                return read
-            try:
-                async with asyncio.timeout(min(left, RECHECK_S)):
-                    await changed.wait()
-            except TimeoutError:
-                continue
+    return await result(plane, operation)
 
 
 async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> Sandbox:
@@ -197,17 +193,7 @@ async def delete(plane: Plane, project: ProjectId, sandbox: SandboxId, *, wait: 
     Unavailable where the worker does not answer: the delete is recorded then and will be done.
     """
     operation = await _ask_delete(plane, project, sandbox)
-    if operation is None or not wait:
-        return operation
-    lag = await reconcile(plane, sandbox)
-    done = await _finished(plane, operation, _WAIT_S if lag is None else _WAIT_UNAVAILABLE_S)
-    if done.status is OperationStatus.RUNNING:
-        raise Unavailable(
-            f"The delete of {sandbox} is recorded and will be done when its worker answers again."
-        ) from lag
-    if done.error is not None:
-        raise done.error
-    return done
+    return await carried_out(plane, operation) if operation is not None and wait else operation
 
 
 async def _ask_delete(plane: Plane, project: ProjectId, sandbox: SandboxId) -> Operation | None:
@@ -218,9 +204,9 @@ async def _ask_delete(plane: Plane, project: ProjectId, sandbox: SandboxId) -> O
         if row.state is State.DELETED:
             return None
         if row.spec.desired is not Desired.DELETED:
-            await sandboxes.ask_delete(tx, sandbox)
+            row = await wishes.ask_delete(tx, sandbox)
         under_way = await operations.running(tx, sandbox, OperationKind.DELETE)
-        return under_way or await operations.insert(tx, project, sandbox, OperationKind.DELETE)
+        return under_way or await operations.insert(tx, row, OperationKind.DELETE)
 
 
 async def events_of(plane: Plane, project: ProjectId, sandbox: SandboxId, after: int, limit: int) -> list[SandboxEvent]:
@@ -237,21 +223,3 @@ async def operation_of(plane: Plane, project: ProjectId, operation: OperationId)
     if found is None:
         raise NotFound(f"There is no operation {operation}.")
     return found
-
-
-def why_unreachable(sandbox: Sandbox | None, project: ProjectId, ident: str) -> SpaceError | None:
-    """Return why requests may not go to a sandbox's agent now; None where they may."""
-    if sandbox is None or sandbox.project != project or sandbox.spec.desired is Desired.DELETED:
-        return NotFound(f"There is no sandbox {ident}; it may have been deleted.")
-    match sandbox.state:
-        case State.RUNNING:
-            return None
-        case State.CREATING:
-            return Conflict(f"Sandbox {ident} is still starting.", code="sandbox_starting", retry_after_s=1)
-        case State.PAUSED:
-            why = f": {sandbox.reason}" if sandbox.reason else ""
-            return Conflict(f"Sandbox {ident} is paused{why}.", code="sandbox_paused")
-        case State.FAILED:
-            return SandboxFailed(f"Sandbox {ident} has failed: {sandbox.reason} Delete it.")
-        case State.DELETING | State.DELETED:
-            return NotFound(f"There is no sandbox {ident}; it may have been deleted.")

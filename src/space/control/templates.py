@@ -34,10 +34,15 @@ async def build(
             yield line
 
 
+async def find_or_none(plane: Plane, project: ProjectId, name_or_digest: str) -> Template | None:
+    """Return the project's template with this name or digest, if there is one."""
+    known = is_template_name(name_or_digest) or is_digest(name_or_digest)
+    return await templates.find(plane.db, project, name_or_digest) if known else None
+
+
 async def find(plane: Plane, project: ProjectId, name_or_digest: str) -> Template:
     """Return the project's template with this name or digest; raises NotFound."""
-    known = is_template_name(name_or_digest) or is_digest(name_or_digest)
-    found = await templates.find(plane.db, project, name_or_digest) if known else None
+    found = await find_or_none(plane, project, name_or_digest)
     if found is None:
         raise NotFound(
             f"There is no template {name_or_digest[:80]!r}. `space template ls` shows what there is, "

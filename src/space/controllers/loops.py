@@ -3,6 +3,7 @@
 import asyncio
 
 from space.control.plane import Plane
+from space.controllers.idle import put_away
 from space.controllers.lagging import forget_deleted, keep_leases, reconcile_lagging
 from space.controllers.watch import watch
 
@@ -14,5 +15,6 @@ async def run(plane: Plane) -> None:
         group.create_task(keep_leases(plane))
         group.create_task(reconcile_lagging(plane))
         group.create_task(forget_deleted(plane))
+        group.create_task(put_away(plane))
         for link in plane.workers.links:
             group.create_task(watch(plane, link))

@@ -1,18 +1,25 @@
 """Holds each worker's watch and carries its facts into the rows.
 
-    worker says                     row says          becomes
-    failed                          running, paused   failed, with the worker's reason
-    paused / running                running / paused  paused (`disk_full`) / running
-    nothing of it any more          running, paused   failed: the worker lost the VM
-    something that no row wants     -                 deleted at the worker
+    worker says                     row says                      becomes
+    failed                          running, paused, suspended    failed, with the worker's reason
+    paused / running                running / paused              paused (`disk_full`) / running
+    suspended                       running, paused               suspending: a call was lost; reconciling finds out
+    running, paused                 suspended                     restoring: likewise
+    nothing of it any more          running, paused, suspended    failed: the worker lost it
+    something that no row wants     -                             deleted at the worker
+
+The table is `model/convergence.py: told`. Rows that somebody is at work on are left to them.
 
 A worker that does not answer changes nothing: its VMs most likely run on, and only it can tell.
 """
 
 import asyncio
 
+from space.control.happening import happen
 from space.control.plane import Plane
+from space.control.steps import LOST
 from space.control.workers import WorkerLink
+from space.model.convergence import told
 from space.model.errors import SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId, WorkerId
 from space.model.lifecycle import Event, State
@@ -24,14 +31,6 @@ from space.wire.worker import GoneFact, HeartbeatFact, SandboxFact, SyncedFact, 
 RECONNECT_S = 0.3
 COMPARE_EVERY_S = 15
 """How often everything is compared although no fact asked for it: heals what a lost fact would leave."""
-
-LOST = "The worker lost the VM."
-
-EVENTS: dict[State, dict[VmState | None, Event]] = {
-    State.RUNNING: {"failed": Event.FAILED, None: Event.FAILED, "paused": Event.PAUSED},
-    State.PAUSED: {"failed": Event.FAILED, None: Event.FAILED, "running": Event.RESUMED},
-}
-"""What a fact means for a row, by the row's state; None: the worker holds nothing of it."""
 
 
 async def watch(plane: Plane, link: WorkerLink) -> None:
@@ -67,11 +66,11 @@ async def _follow(plane: Plane, link: WorkerLink) -> None:
                     compared_at = clock()
                     await compare(plane, link)
             case SandboxFact() if link.connected:
-                await _apply(plane, link, SandboxId(fact.id), fact)
+                await _apply(plane, link, SandboxId(fact.id), fact, sure=False)
             case GoneFact() if link.connected:
                 # Asked again, since the news may be older than a start that has succeeded meanwhile.
                 held = {other.id: other for other in await link.client.sandboxes()}
-                await _apply(plane, link, SandboxId(fact.id), held.get(fact.id))
+                await _apply(plane, link, SandboxId(fact.id), held.get(fact.id), sure=False)
             case _:  # before `synced`: the comparison covers it
                 pass
 
@@ -86,7 +85,7 @@ async def compare(plane: Plane, link: WorkerLink) -> None:
     believed = await sandboxes.on_worker(plane.db, link.id)
     held = {SandboxId(fact.id): fact for fact in await link.client.sandboxes()}
     for row in believed:
-        await _apply(plane, link, row.id, held.get(row.id))
+        await _apply(plane, link, row.id, held.get(row.id), sure=False)
     rows = await sandboxes.by_ids(plane.db, held.keys())
     for sandbox, fact in held.items():
         if unwanted(rows.get(sandbox), link.id, fact.state):
@@ -103,24 +102,37 @@ def unwanted(row: Sandbox | None, worker: WorkerId, state: VmState) -> bool:
 def due(row: Sandbox | None, worker: WorkerId | None, state: VmState | None) -> Event | None:
     """Return what has happened to a row, given what its worker says; None where nothing has.
 
-    Rows that are being created or deleted are left to whoever reconciles them.
+    Nobody is in the middle of anything with a row that has failed, so that is always believed.
     """
-    if row is None or row.worker != worker or row.spec.desired is not Desired.RUNNING or row.state not in EVENTS:
+    if row is None or row.worker != worker or row.spec.desired is Desired.DELETED:
         return None
-    return EVENTS[row.state].get(state)
+    event = told(row.state, None if state is None else State(state))
+    return event if row.settled or event is Event.FAILED else None
 
 
-async def _apply(plane: Plane, link: WorkerLink, sandbox: SandboxId, fact: SandboxFact | None) -> None:
+async def _apply(plane: Plane, link: WorkerLink, sandbox: SandboxId, fact: SandboxFact | None, *, sure: bool) -> None:
+    """Let happen to a row what a fact says. Unless `sure`, it may be older than the row, and is asked for again."""
     while True:
         row = await sandboxes.get(plane.db, sandbox)
         event = due(row, link.id, fact.state if fact else None)
-        if row is None or event is None:
+        if row is None:
             return
+        if fact is not None and fact.durable and fact.state == "suspended":
+            await sandboxes.mark_durable(plane.db, sandbox, fact.generation)
+        if event is None:
+            return
+        if not sure and event is not Event.FAILED:
+            held = {other.id: other for other in await link.client.sandboxes()}
+            fact, sure = held.get(sandbox), True
+            event = due(row, link.id, fact.state if fact else None)
+            if event is None:
+                return
         reason = fact.reason if fact else LOST
         try:
             async with plane.db.transaction() as tx:
-                await sandboxes.move(tx, row, event, reason=reason)
-        except Stale:  # another process was quicker, or a delete has begun: look again
+                await happen(plane, tx, row, event, reason=reason)
+        except Stale:  # another process was quicker, or something else has begun: look again
+            sure = False
             continue
         logger().info("sandbox_changed", sandbox=sandbox, event_type=event, reason=reason)
         return

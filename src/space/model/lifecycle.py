@@ -4,7 +4,9 @@
 ARCHITECTURE.md and the tests are made from it.
 
     creating --started--> running --paused--> paused --resumed--> running
-    creating, running, paused --failed--> failed
+    running, paused --suspend_begun--> suspending --suspended--> suspended | --suspend_failed--> running
+    suspended --restore_begun--> restoring --restored--> running | --restore_failed--> suspended
+    whatever lives --failed--> failed
     any --delete_asked--> deleting --deleted--> deleted
 
 `running` means that the agent answered through the data path. `failed` carries a reason and holds no host resources;
@@ -20,6 +22,9 @@ class State(enum.StrEnum):
     CREATING = "creating"
     RUNNING = "running"
     PAUSED = "paused"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESTORING = "restoring"
     FAILED = "failed"
     DELETING = "deleting"
     DELETED = "deleted"
@@ -31,6 +36,12 @@ class Event(enum.StrEnum):
     STARTED = "started"
     PAUSED = "paused"
     RESUMED = "resumed"
+    SUSPEND_BEGUN = "suspend_begun"
+    SUSPENDED = "suspended"
+    SUSPEND_FAILED = "suspend_failed"
+    RESTORE_BEGUN = "restore_begun"
+    RESTORED = "restored"
+    RESTORE_FAILED = "restore_failed"
     FAILED = "failed"
     DELETE_ASKED = "delete_asked"
     DELETED = "deleted"
@@ -44,11 +55,30 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
     State.RUNNING: {
         Event.PAUSED: State.PAUSED,
+        Event.SUSPEND_BEGUN: State.SUSPENDING,
         Event.FAILED: State.FAILED,
         Event.DELETE_ASKED: State.DELETING,
     },
     State.PAUSED: {
         Event.RESUMED: State.RUNNING,
+        Event.SUSPEND_BEGUN: State.SUSPENDING,
+        Event.FAILED: State.FAILED,
+        Event.DELETE_ASKED: State.DELETING,
+    },
+    State.SUSPENDING: {
+        Event.SUSPENDED: State.SUSPENDED,
+        Event.SUSPEND_FAILED: State.RUNNING,
+        Event.FAILED: State.FAILED,
+        Event.DELETE_ASKED: State.DELETING,
+    },
+    State.SUSPENDED: {
+        Event.RESTORE_BEGUN: State.RESTORING,
+        Event.FAILED: State.FAILED,
+        Event.DELETE_ASKED: State.DELETING,
+    },
+    State.RESTORING: {
+        Event.RESTORED: State.RUNNING,
+        Event.RESTORE_FAILED: State.SUSPENDED,
         Event.FAILED: State.FAILED,
         Event.DELETE_ASKED: State.DELETING,
     },
@@ -57,8 +87,11 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.DELETED: {},
 }
 
-LIVE = frozenset({State.CREATING, State.RUNNING, State.PAUSED})
-"""States in which a worker may hold a VM for the sandbox."""
+LIVE = frozenset(state for state, events in TRANSITIONS.items() if Event.FAILED in events)
+"""States in which a worker may hold something of the sandbox: a VM, or its files on storage."""
+
+TRANSIENT = frozenset({State.CREATING, State.SUSPENDING, State.RESTORING, State.DELETING})
+"""States in which somebody is at work on it; a row in one of them is always reconciled further."""
 
 
 class IllegalTransition(Exception):

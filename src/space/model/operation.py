@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+from collections.abc import Mapping
 
 from space.model.errors import SpaceError, from_problem
 from space.model.ids import OperationId, ProjectId, SandboxId
@@ -12,7 +13,17 @@ class OperationKind(enum.StrEnum):
     """What is being done."""
 
     CREATE = "create"
+    FORK = "fork"
+    PAUSE = "pause"
+    RESUME = "resume"
+    SUSPEND = "suspend"
+    RESTORE = "restore"
+    SNAPSHOT = "snapshot"
     DELETE = "delete"
+
+
+WISHES = frozenset({OperationKind.PAUSE, OperationKind.RESUME, OperationKind.SUSPEND, OperationKind.RESTORE})
+"""Those that a later wish can overtake."""
 
 
 class OperationStatus(enum.StrEnum):
@@ -25,7 +36,11 @@ class OperationStatus(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """One call's lifecycle change; `error_*` are set when it failed."""
+    """One call's lifecycle change; `error_*` are set when it failed.
+
+    `generation` is that of the wish it wrote. `arguments` say what was asked where the row does not (the name
+    of a snapshot), `result` what came of it where that is no sandbox (its digest).
+    """
 
     id: OperationId
     project: ProjectId
@@ -36,6 +51,9 @@ class Operation:
     error_detail: str | None
     created_at: datetime.datetime
     finished_at: datetime.datetime | None
+    generation: int = 0
+    arguments: Mapping[str, str | bool] = dataclasses.field(default_factory=dict)
+    result: str | None = None
 
     @property
     def error(self) -> SpaceError | None:

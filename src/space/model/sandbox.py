@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 from space.model.errors import InvalidArgument
 from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId
-from space.model.lifecycle import State
+from space.model.lifecycle import TRANSIENT, State
 
 DEFAULT_VCPUS, MAX_VCPUS = 1, 8
 DEFAULT_MEMORY_MIB, MIN_MEMORY_MIB, MAX_MEMORY_MIB = 512, 128, 16384
+DEFAULT_IDLE_TIMEOUT_S = 6 * 3600
+MAX_TIMEOUT_S = 366 * 24 * 3600
+MAX_FORKS = 20
 MAX_ENV_BYTES = 64 * 1024
 MAX_LABELS, MAX_LABEL_CHARS = 64, 256
 
@@ -19,7 +22,31 @@ class Desired(enum.StrEnum):
     """What the client wants of a sandbox."""
 
     RUNNING = "running"
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
     DELETED = "deleted"
+
+
+class OnTimeout(enum.StrEnum):
+    """What happens to a sandbox at its deadline."""
+
+    DELETE = "delete"
+    SUSPEND = "suspend"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deadlines:
+    """When a sandbox is put away without being asked; durations in seconds, None means never.
+
+    `idle_timeout_s`: suspended after this long without activity (docs/howto/idle-sandboxes.md says what counts).
+    `timeout_s`: from its start, whatever goes on in it, `on_timeout` happens.
+    `auto_resume`: a request to it while it is suspended or paused wakes it first.
+    """
+
+    idle_timeout_s: int | None = DEFAULT_IDLE_TIMEOUT_S
+    timeout_s: int | None = None
+    on_timeout: OnTimeout = OnTimeout.DELETE
+    auto_resume: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +54,8 @@ class SandboxSpec:
     """The wish; only API use cases write it, and each write raises the row's generation.
 
     `agent_token` is what the edge shows the agent for this sandbox; clients never see it on the `/v1` surface.
+    `parent` is the sandbox it is a fork of: it never starts from its template. `desired_reason` says why nobody's call
+    wished this (`timeout`, idle). `suspend_memory` False: a suspension keeps the disk only.
     """
 
     template: TemplateDigest
@@ -36,7 +65,11 @@ class SandboxSpec:
     env: Mapping[str, str]
     labels: Mapping[str, str]
     agent_token: str = dataclasses.field(repr=False)
+    deadlines: Deadlines = Deadlines()
+    parent: SandboxId | None = None
     desired: Desired = Desired.RUNNING
+    desired_reason: str | None = None
+    suspend_memory: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +77,9 @@ class Sandbox:
     """One row: the spec, and the status that only reconciling writes.
 
     `timings_ms` holds the measured steps of its creation (`boot`, `agent`, `total`); empty before it ran.
-    `reason` says why it is in its state where that is not plain: the failure, `disk_full`.
+    `reason` says why it is in its state where that is not plain: the failure, `disk_full`, `timeout`.
+    `last_active_at`, `idle_at` and `expires_at` are by the steady clock (control/clock.py). `durable_at`: when its last
+    suspension was safe on storage.
     """
 
     id: SandboxId
@@ -60,6 +95,15 @@ class Sandbox:
     created_at: datetime.datetime
     updated_at: datetime.datetime
     started_at: datetime.datetime | None
+    last_active_at: datetime.datetime
+    idle_at: datetime.datetime | None
+    expires_at: datetime.datetime | None
+    durable_at: datetime.datetime | None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the status answers the wish."""
+        return self.observed_generation >= self.generation and self.state not in TRANSIENT
 
 
 def check_spec(vcpus: int, memory_mib: int, env: Mapping[str, str], labels: Mapping[str, str]) -> None:
@@ -75,6 +119,11 @@ def check_spec(vcpus: int, memory_mib: int, env: Mapping[str, str], labels: Mapp
             )
     if sum(len(k.encode()) + len(v.encode()) for k, v in env.items()) > MAX_ENV_BYTES:
         raise InvalidArgument(f"env is over {MAX_ENV_BYTES} bytes in all; put large data into a file.")
+    check_labels(labels)
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise InvalidArgument where there are too many, or one is no label."""
     if len(labels) > MAX_LABELS:
         raise InvalidArgument(f"labels: at most {MAX_LABELS}; got {len(labels)}.")
     for name, value in labels.items():
@@ -84,3 +133,11 @@ def check_spec(vcpus: int, memory_mib: int, env: Mapping[str, str], labels: Mapp
             raise InvalidArgument(
                 f"labels: {name[:40]!r}: name and value have at most {MAX_LABEL_CHARS} characters, no NUL."
             )
+
+
+def check_deadlines(deadlines: Deadlines) -> None:
+    """Raise InvalidArgument, naming the field, where a duration is out of range."""
+    for name in ("idle_timeout_s", "timeout_s"):
+        value: int | None = getattr(deadlines, name)
+        if value is not None and not 1 <= value <= MAX_TIMEOUT_S:
+            raise InvalidArgument(f"{name} must be 1 to {MAX_TIMEOUT_S} seconds, or null for never; got {value}.")

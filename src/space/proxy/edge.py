@@ -21,6 +21,9 @@ _HEAP_MIB = 512
 _DATA_PLANE = "/v1/sandboxes/[a-z0-9]{20}/(commands|files)(/.*)?"
 """Paths of agents' calls (RE2, matched whole, without the query)."""
 
+_DECISION = "30s"
+"""The longest a decision takes: a request for a sandbox that sleeps waits for it (control/lifecycle.py: WAKE_S)."""
+
 _CREDENTIALS = ("x-api-key", "authorization", "cookie")
 _VERDICT = ("x-space-to", "x-space-sandbox", "x-access-token")
 
@@ -126,7 +129,7 @@ def config(layout: Layout, host: str, port: int) -> str:
         _AUTHZ,
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
         http_service={
-            "server_uri": {"uri": "http://api", "cluster": "api", "timeout": "5s"},
+            "server_uri": {"uri": "http://api", "cluster": "api", "timeout": _DECISION},
             "path_prefix": "/internal/authz",
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"exact": name} for name in _VERDICT]},

@@ -1,28 +1,39 @@
 """Operations, and the idempotency keys that belong to those that create."""
 
 import dataclasses
+from collections.abc import Collection, Mapping
 
 from space.model.errors import SpaceError
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
 from space.model.operation import Operation, OperationKind, OperationStatus
+from space.model.sandbox import Sandbox
 from space.store.db import Queries, Record
 
-_COLUMNS = "id, project_id, sandbox_id, kind, status, error_code, error_detail, created_at, finished_at"
+_COLUMNS = """
+id, project_id, sandbox_id, kind, status, error_code, error_detail, created_at, finished_at, generation, arguments,
+result"""
 _INSERT = f"""
-INSERT INTO operations (id, project_id, sandbox_id, kind, idempotency_key, request_hash)
-VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (project_id, idempotency_key) DO NOTHING RETURNING {_COLUMNS}"""
+INSERT INTO operations (id, project_id, sandbox_id, kind, idempotency_key, request_hash, generation, arguments)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (project_id, idempotency_key) DO NOTHING RETURNING {_COLUMNS}"""
 _BY_KEY = f"SELECT {_COLUMNS}, request_hash FROM operations WHERE project_id = $1 AND idempotency_key = $2"
 _GET = f"SELECT {_COLUMNS} FROM operations WHERE project_id = $1 AND id = $2"
 _RUNNING = f"""
 SELECT {_COLUMNS} FROM operations
  WHERE sandbox_id = $1 AND kind = $2 AND status = 'running' ORDER BY created_at LIMIT 1"""
+_SETTLE = """
+UPDATE operations
+   SET status = CASE WHEN kind = ANY($2::text[]) THEN 'succeeded' ELSE 'failed' END, finished_at = now(),
+       error_code = CASE WHEN kind = ANY($2::text[]) THEN NULL ELSE $5 END,
+       error_detail = CASE WHEN kind = ANY($2::text[]) THEN NULL ELSE $6 END
+ WHERE sandbox_id = $1 AND status = 'running'
+   AND (kind = ANY($2::text[]) OR (kind = ANY($3::text[]) AND generation <= $4))"""
+_ASKED = f"""
+SELECT {_COLUMNS} FROM operations
+ WHERE sandbox_id = $1 AND kind = $2 AND status = 'running' ORDER BY generation, created_at, id"""
 _FINISH = """
-UPDATE operations SET status = 'succeeded', finished_at = now()
- WHERE sandbox_id = $1 AND kind = $2 AND status = 'running'"""
-_FAIL = """
-UPDATE operations SET status = 'failed', finished_at = now(), error_code = $3, error_detail = $4
- WHERE sandbox_id = $1 AND kind = $2 AND status = 'running'"""
-_FREE_KEY = "UPDATE operations SET idempotency_key = NULL WHERE sandbox_id = $1 AND kind = 'create'"
+UPDATE operations SET status = $2, finished_at = now(), result = $3, error_code = $4, error_detail = $5
+ WHERE id = $1 AND status = 'running'"""
+_FREE_KEY = "UPDATE operations SET idempotency_key = NULL WHERE sandbox_id = $1 AND kind IN ('create', 'fork')"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,15 +55,25 @@ def _operation(row: Record) -> Operation:
         error_detail=row["error_detail"],
         created_at=row["created_at"],
         finished_at=row["finished_at"],
+        generation=row["generation"],
+        arguments=row["arguments"],
+        result=row["result"],
     )
 
 
 async def insert(
-    tx: Queries, project: ProjectId, sandbox: SandboxId, kind: OperationKind, key: IdempotencyKey | None = None
+    tx: Queries,
+    sandbox: Sandbox,
+    kind: OperationKind,
+    key: IdempotencyKey | None = None,
+    arguments: Mapping[str, str | bool] | None = None,
 ) -> Operation | None:
-    """Begin one; None where the project has used this idempotency key before."""
+    """Begin one for the wish that the row holds; None where the project has used this idempotency key before."""
     text, request_hash = (key.text, key.request_hash) if key else (None, None)
-    row = await tx.fetchrow(_INSERT, new_id(), project, sandbox, kind, text, request_hash)
+    row = await tx.fetchrow(
+        _INSERT, new_id(), sandbox.project, sandbox.id, kind, text, request_hash, sandbox.generation,
+        dict(arguments or {}),
+    )  # fmt: skip
     return None if row is None else _operation(row)
 
 
@@ -74,14 +95,34 @@ async def running(db: Queries, sandbox: SandboxId, kind: OperationKind) -> Opera
     return None if row is None else _operation(row)
 
 
-async def succeed(tx: Queries, sandbox: SandboxId, kind: OperationKind) -> None:
-    """Finish the sandbox's running operations of this kind."""
-    await tx.execute(_FINISH, sandbox, kind)
+async def asked(db: Queries, sandbox: SandboxId, kind: OperationKind) -> list[Operation]:
+    """Return the sandbox's running operations of this kind, first asked first."""
+    return [_operation(row) for row in await db.fetch(_ASKED, sandbox, kind)]
 
 
-async def fail(tx: Queries, sandbox: SandboxId, kind: OperationKind, error: SpaceError) -> None:
-    """Finish them with an error; only what a user may read of it is kept."""
-    await tx.execute(_FAIL, sandbox, kind, error.slug, str(error))
+async def settle(
+    tx: Queries,
+    sandbox: Sandbox,
+    *,
+    satisfied: Collection[OperationKind],
+    refused: Collection[OperationKind] = (),
+    error: SpaceError | None = None,
+) -> None:
+    """Finish the sandbox's running operations: the satisfied kinds with success, the refused ones with `error`.
+
+    Refused are only those of wishes up to the generation of `sandbox`; a later one has not been tried yet. Only what a
+    user may read of the error is kept.
+    """
+    code, detail = (error.slug, str(error)) if error else (None, None)
+    await tx.execute(_SETTLE, sandbox.id, list(satisfied), list(refused), sandbox.generation, code, detail)
+
+
+async def finish(tx: Queries, operation: OperationId, outcome: str | SpaceError) -> None:
+    """Finish one with its result or its error."""
+    if isinstance(outcome, SpaceError):
+        await tx.execute(_FINISH, operation, OperationStatus.FAILED, None, outcome.slug, str(outcome))
+    else:
+        await tx.execute(_FINISH, operation, OperationStatus.SUCCEEDED, outcome, None, None)
 
 
 async def free_key(tx: Queries, sandbox: SandboxId) -> None:

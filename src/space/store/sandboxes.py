@@ -8,72 +8,101 @@ import dataclasses
 import datetime
 from collections.abc import Collection, Mapping
 
-from space.model import lifecycle
+from space.model import convergence, lifecycle
 from space.model.errors import Stale
 from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId
 from space.model.lifecycle import Event, State
-from space.model.sandbox import Desired, Sandbox, SandboxSpec
+from space.model.sandbox import Deadlines, Desired, OnTimeout, Sandbox, SandboxSpec
 from space.store import events
 from space.store.db import Queries, Record
 
-_COLUMNS = """
-id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, desired, generation, state,
-observed_generation, reason, worker, epoch, timings_ms, created_at, updated_at, started_at, last_event"""
+TIMEOUT = "timeout"
+"""Why a sandbox is put away at its deadline."""
+
+RETRY_S = 60
+"""A suspension at a deadline that failed is tried again after this long."""
+
+COLUMNS = """
+id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, parent, idle_timeout_s, timeout_s,
+on_timeout, auto_resume, desired, desired_reason, suspend_memory, generation, state, observed_generation, reason,
+worker, epoch, timings_ms, created_at, updated_at, started_at, last_active_at, idle_at, expires_at, durable_at,
+last_event"""
+_LAGS = """
+(observed_generation < generation OR state IN ('creating', 'suspending', 'restoring', 'deleting'))"""
+# No lease is given for minutes: one that seems to be was given before the wall clock was set back.
+_FREE = "(lease_until IS NULL OR lease_until < now() OR lease_until > now() + interval '5 minutes')"
 _INSERT = f"""
 INSERT INTO sandboxes (id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, worker,
-                       lease_owner, lease_until, epoch, last_event)
-SELECT $1, $2, digest, $4, $5, $6, $7, $8, $9, $10,
-       $11, CASE WHEN $11::text IS NOT NULL THEN now() + make_interval(secs => $12) END, 1, 1
-  FROM templates WHERE project_id = $2 AND digest = $3
-RETURNING {_COLUMNS}"""
-_GET = f"SELECT {_COLUMNS} FROM sandboxes WHERE id = $1"
-_GET_FOR_UPDATE = f"SELECT {_COLUMNS} FROM sandboxes WHERE project_id = $1 AND id = $2 FOR UPDATE"
+                       lease_owner, lease_until, parent, idle_timeout_s, timeout_s, on_timeout, auto_resume,
+                       last_active_at, idle_at, expires_at, epoch, last_event)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+       $11, CASE WHEN $11::text IS NOT NULL THEN now() + make_interval(secs => $12) END,
+       $13, $14::integer, $15::integer, $16, $17, clock.steady,
+       clock.steady + make_interval(secs => $14::integer), clock.steady + make_interval(secs => $15::integer), 1, 1
+  FROM (SELECT coalesce($18::timestamptz, now()) AS steady) AS clock
+ WHERE $13::text IS NOT NULL OR EXISTS (SELECT 1 FROM templates WHERE project_id = $2 AND digest = $3)
+RETURNING {COLUMNS}"""
+_GET = f"SELECT {COLUMNS} FROM sandboxes WHERE id = $1"
+_GET_FOR_UPDATE = f"SELECT {COLUMNS} FROM sandboxes WHERE project_id = $1 AND id = $2 FOR UPDATE"
 _LIST = f"""
-SELECT {_COLUMNS} FROM sandboxes
+SELECT {COLUMNS} FROM sandboxes
  WHERE project_id = $1 AND state = ANY($2::text[]) AND labels @> $3
    AND ($4::timestamptz IS NULL OR (created_at, id) < ($4, $5))
  ORDER BY created_at DESC, id DESC LIMIT $6"""
-_ASK_DELETE = f"""
-UPDATE sandboxes
-   SET desired = 'deleted', generation = generation + 1, epoch = epoch + 1, lease_owner = NULL, lease_until = NULL,
-       updated_at = now()
- WHERE id = $1 RETURNING {_COLUMNS}"""
 _ABANDON = f"""
 UPDATE sandboxes
    SET desired = 'deleted', generation = generation + 1, epoch = epoch + 1, reason = $2, updated_at = now()
- WHERE id = $1 AND state = 'creating' AND desired = 'running' AND (lease_until IS NULL OR lease_until < now())
+ WHERE id = $1 AND state = 'creating' AND desired <> 'deleted' AND {_FREE}
    AND created_at <= now() - make_interval(secs => $3)
-RETURNING {_COLUMNS}"""
+RETURNING {COLUMNS}"""
 _ACQUIRE = f"""
 UPDATE sandboxes SET lease_owner = $2, lease_until = now() + make_interval(secs => $3), epoch = epoch + 1
- WHERE id = $1 AND (lease_until IS NULL OR lease_until < now())
-   AND (observed_generation < generation OR state IN ('creating', 'deleting'))
-RETURNING {_COLUMNS}"""
+ WHERE id = $1 AND {_FREE} AND {_LAGS}
+RETURNING {COLUMNS}"""
 _RENEW = """
 UPDATE sandboxes SET lease_until = now() + make_interval(secs => $3)
   FROM unnest($1::text[], $2::bigint[]) AS held (id, epoch)
  WHERE sandboxes.id = held.id AND sandboxes.epoch = held.epoch AND lease_owner IS NOT NULL"""
 _RELEASE = "UPDATE sandboxes SET lease_owner = NULL, lease_until = NULL WHERE id = $1 AND epoch = $2"
-_PLACE = f"UPDATE sandboxes SET worker = $3 WHERE id = $1 AND epoch = $2 AND worker IS NULL RETURNING {_COLUMNS}"
-# A deleted row keeps no secret of its guest.
+_PLACE = f"UPDATE sandboxes SET worker = $3 WHERE id = $1 AND epoch = $2 AND worker IS NULL RETURNING {COLUMNS}"
+# The lease is given back where the status then answers the wish that the row has by now. A deleted row keeps no secret
+# of its guest. Idle time counts from a start; so does a timeout whose last end has been spent on a suspension.
 _MOVE = f"""
 UPDATE sandboxes
    SET state = $4, reason = $5, observed_generation = $6, timings_ms = coalesce($7, timings_ms), updated_at = now(),
        last_event = last_event + 1,
+       desired = CASE WHEN generation = $8 THEN coalesce($9, desired) ELSE desired END,
        started_at = CASE WHEN $4 = 'running' THEN coalesce(started_at, now()) ELSE started_at END,
        env = CASE WHEN $4 = 'deleted' THEN '{{}}'::jsonb ELSE env END,
        agent_token = CASE WHEN $4 = 'deleted' THEN '' ELSE agent_token END,
-       lease_owner = CASE WHEN $4 = 'deleting' THEN lease_owner END,
-       lease_until = CASE WHEN $4 = 'deleting' THEN lease_until END
+       lease_owner = CASE WHEN $6 < generation THEN lease_owner END,
+       lease_until = CASE WHEN $6 < generation THEN lease_until END,
+       last_active_at = CASE WHEN $10 IN ('started', 'restored') THEN clock.steady ELSE last_active_at END,
+       idle_at = CASE WHEN idle_timeout_s IS NULL THEN NULL
+                      WHEN $10 IN ('started', 'restored') THEN clock.steady + make_interval(secs => idle_timeout_s)
+                      WHEN $10 = 'suspend_failed' THEN clock.steady + make_interval(secs => {RETRY_S})
+                      ELSE idle_at END,
+       expires_at = CASE WHEN $10 = 'suspended' AND desired_reason = '{TIMEOUT}' THEN NULL
+                         WHEN $10 = 'restored'
+                             THEN coalesce(expires_at, clock.steady + make_interval(secs => timeout_s))
+                         ELSE expires_at END
+  FROM (SELECT coalesce($11::timestamptz, now()) AS steady) AS clock
  WHERE id = $1 AND epoch = $2 AND state = $3
-RETURNING {_COLUMNS}"""
-_LAGGING = """
-SELECT id FROM sandboxes
- WHERE (observed_generation < generation OR state IN ('creating', 'deleting'))
-   AND (lease_until IS NULL OR lease_until < now())
- ORDER BY updated_at LIMIT $1"""
-_ON_WORKER = f"SELECT {_COLUMNS} FROM sandboxes WHERE worker = $1 AND state IN ('running', 'paused')"
-_BY_IDS = f"SELECT {_COLUMNS} FROM sandboxes WHERE id = ANY($1::text[])"
+RETURNING {COLUMNS}"""
+_ANSWER = f"""
+UPDATE sandboxes
+   SET observed_generation = $4, updated_at = now(), reason = $6,
+       desired = CASE WHEN generation = $4 THEN coalesce($5, desired) ELSE desired END,
+       lease_owner = CASE WHEN $4 < generation THEN lease_owner END,
+       lease_until = CASE WHEN $4 < generation THEN lease_until END
+ WHERE id = $1 AND epoch = $2 AND state = $3
+RETURNING {COLUMNS}"""
+_DURABLE = """
+UPDATE sandboxes SET durable_at = now(), durable_generation = $2 WHERE id = $1 AND durable_generation < $2"""
+_LAGGING = f"SELECT id FROM sandboxes WHERE {_LAGS} AND {_FREE} ORDER BY updated_at LIMIT $1"
+_ON_WORKER = f"SELECT {COLUMNS} FROM sandboxes WHERE worker = $1 AND state IN ('running', 'paused', 'suspended')"
+_BY_IDS = f"SELECT {COLUMNS} FROM sandboxes WHERE id = ANY($1::text[])"
+_AGE = "SELECT extract(epoch FROM now() - updated_at)::double precision AS age_s FROM sandboxes WHERE id = $1"
 _COUNT = "SELECT state, count(*) AS count FROM sandboxes WHERE state <> 'deleted' GROUP BY state"
 _PURGE = "DELETE FROM sandboxes WHERE state = 'deleted' AND updated_at < now() - make_interval(days => $1)"
 
@@ -94,7 +123,8 @@ class Page:
     after: tuple[datetime.datetime, str] | None = None
 
 
-def _sandbox(row: Record) -> Sandbox:
+def sandbox_of(row: Record) -> Sandbox:
+    """Return the model object of a row with COLUMNS."""
     return Sandbox(
         id=SandboxId(row["id"]),
         project=ProjectId(row["project_id"]),
@@ -106,7 +136,16 @@ def _sandbox(row: Record) -> Sandbox:
             env=row["env"],
             labels=row["labels"],
             agent_token=row["agent_token"],
+            deadlines=Deadlines(
+                idle_timeout_s=row["idle_timeout_s"],
+                timeout_s=row["timeout_s"],
+                on_timeout=OnTimeout(row["on_timeout"]),
+                auto_resume=row["auto_resume"],
+            ),
+            parent=None if row["parent"] is None else SandboxId(row["parent"]),
             desired=Desired(row["desired"]),
+            desired_reason=row["desired_reason"],
+            suspend_memory=row["suspend_memory"],
         ),
         generation=row["generation"],
         state=State(row["state"]),
@@ -118,6 +157,10 @@ def _sandbox(row: Record) -> Sandbox:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         started_at=row["started_at"],
+        last_active_at=row["last_active_at"],
+        idle_at=row["idle_at"],
+        expires_at=row["expires_at"],
+        durable_at=row["durable_at"],
     )
 
 
@@ -128,22 +171,28 @@ async def insert(
     spec: SandboxSpec,
     worker: WorkerId | None,
     lease: Lease | None,
+    now: datetime.datetime | None = None,
 ) -> Sandbox | None:
-    """Record a wish in state `creating`, held under `lease` if given; None where the template is gone."""
+    """Record a wish in state `creating`, held under `lease` if given; None where the template is gone.
+
+    A fork needs no template. Deadlines count from `now` by the steady clock; None takes the database's.
+    """
     row = await tx.fetchrow(
         _INSERT, sandbox, project, spec.template, spec.template_name, spec.vcpus, spec.memory_mib, dict(spec.env),
-        dict(spec.labels), spec.agent_token, worker, lease and lease.owner, lease and lease.ttl_s,
+        dict(spec.labels), spec.agent_token, worker, lease and lease.owner, lease and lease.ttl_s, spec.parent,
+        spec.deadlines.idle_timeout_s, spec.deadlines.timeout_s, spec.deadlines.on_timeout, spec.deadlines.auto_resume,
+        now,
     )  # fmt: skip
     if row is None:
         return None
     await events.append(tx, sandbox, 1, "created", None, State.CREATING, None)
-    return _sandbox(row)
+    return sandbox_of(row)
 
 
 async def get(db: Queries, sandbox: SandboxId) -> Sandbox | None:
     """Return one of any project; callers compare the project themselves."""
     row = await db.fetchrow(_GET, sandbox)
-    return None if row is None else _sandbox(row)
+    return None if row is None else sandbox_of(row)
 
 
 async def listed(
@@ -152,31 +201,25 @@ async def listed(
     """Return the project's sandboxes in these states that carry all these labels, newest first."""
     at, last = page.after or (None, None)
     rows = await db.fetch(_LIST, project, [str(state) for state in states], dict(labels), at, last, page.limit)
-    return [_sandbox(row) for row in rows]
+    return [sandbox_of(row) for row in rows]
 
 
 async def lock(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox | None:
     """Return one of the project's, its row locked until the transaction ends."""
     row = await tx.fetchrow(_GET_FOR_UPDATE, project, sandbox)
-    return None if row is None else _sandbox(row)
+    return None if row is None else sandbox_of(row)
 
 
-async def ask_delete(tx: Queries, sandbox: SandboxId) -> Sandbox:
-    """Write the wish that it be gone. Whoever reconciles it is overtaken: a delete does not wait for a boot."""
-    row = await tx.fetchrow(_ASK_DELETE, sandbox)
-    assert row is not None
-    return _sandbox(row)
-
-
-async def abandon(tx: Queries, sandbox: SandboxId, reason: str, min_age_s: float) -> bool:
-    """Give up a create that nobody is working on; False where somebody is, or it is past that or younger."""
-    return await tx.fetchrow(_ABANDON, sandbox, reason, min_age_s) is not None
+async def abandon(tx: Queries, sandbox: SandboxId, reason: str, min_age_s: float) -> Sandbox | None:
+    """Give up a create that nobody is working on; None where somebody is, or it is past that or younger."""
+    row = await tx.fetchrow(_ABANDON, sandbox, reason, min_age_s)
+    return None if row is None else sandbox_of(row)
 
 
 async def acquire(db: Queries, sandbox: SandboxId, lease: Lease) -> Sandbox | None:
     """Take the lease of a row whose status lags; None where it is held, settled or unknown. Raises the epoch."""
     row = await db.fetchrow(_ACQUIRE, sandbox, lease.owner, lease.ttl_s)
-    return None if row is None else _sandbox(row)
+    return None if row is None else sandbox_of(row)
 
 
 async def renew(db: Queries, held: Mapping[SandboxId, int], ttl_s: float) -> None:
@@ -201,26 +244,52 @@ async def move(
     *,
     reason: str | None = None,
     timings_ms: Mapping[str, float] | None = None,
+    now: datetime.datetime | None = None,
 ) -> Sandbox:
     """Let `event` happen to the row that was read as `sandbox`, and record it. Run it in a transaction.
 
-    The status then answers the generation that was read, except while there is more to do. Raises Stale where the row
-    has changed since, IllegalTransition where the event cannot happen.
+    The status then answers the generation that was read, if `convergence.answers` says so, and no later one. A wish
+    that has failed is withdrawn, unless there is a newer one. `now` is by the steady clock; None takes the database's.
+    Raises Stale where the row has changed since, IllegalTransition where the event cannot happen.
     """
     state = lifecycle.advance(sandbox.state, event)
-    observed = sandbox.observed_generation if state is State.DELETING else sandbox.generation
+    answered = convergence.answers(sandbox.spec.desired, event, state)
+    observed = sandbox.generation if answered else min(sandbox.observed_generation, sandbox.generation - 1)
     timings = None if timings_ms is None else dict(timings_ms)
-    row = await tx.fetchrow(_MOVE, sandbox.id, sandbox.epoch, sandbox.state, state, reason, observed, timings)
+    row = await tx.fetchrow(
+        _MOVE, sandbox.id, sandbox.epoch, sandbox.state, state, reason, observed, timings, sandbox.generation,
+        convergence.WITHDRAWN.get(event), event, now,
+    )  # fmt: skip
     moved = _fresh(row, sandbox)
     assert row is not None
     await events.append(tx, sandbox.id, row["last_event"], event, sandbox.state, state, reason)
     return moved
 
 
+async def answer(tx: Queries, sandbox: Sandbox, *, reason: str | None, withdrawn_to: Desired | None = None) -> Sandbox:
+    """Let the status, as it is, answer the generation that was read: nothing had to be done, or it could not be.
+
+    In the latter case the wish becomes `withdrawn_to`, unless there is a newer one. Raises Stale.
+    """
+    row = await tx.fetchrow(_ANSWER, sandbox.id, sandbox.epoch, sandbox.state, sandbox.generation, withdrawn_to, reason)
+    return _fresh(row, sandbox)
+
+
+async def mark_durable(db: Queries, sandbox: SandboxId, generation: int) -> None:
+    """Record that suspension number `generation` is safe on storage; nothing happens where that is known."""
+    await db.execute(_DURABLE, sandbox, generation)
+
+
+async def unchanged_s(db: Queries, sandbox: SandboxId) -> float:
+    """Return for how many seconds a row has been as it is; 0 where there is none."""
+    row = await db.fetchrow(_AGE, sandbox)
+    return 0.0 if row is None else float(row["age_s"])
+
+
 def _fresh(row: Record | None, sandbox: Sandbox) -> Sandbox:
     if row is None:
         raise Stale(f"Sandbox {sandbox.id} has changed meanwhile; read it again.")
-    return _sandbox(row)
+    return sandbox_of(row)
 
 
 async def lagging(db: Queries, limit: int) -> list[SandboxId]:
@@ -229,13 +298,13 @@ async def lagging(db: Queries, limit: int) -> list[SandboxId]:
 
 
 async def on_worker(db: Queries, worker: WorkerId) -> list[Sandbox]:
-    """Return the sandboxes of which we believe that this worker runs a VM."""
-    return [_sandbox(row) for row in await db.fetch(_ON_WORKER, worker)]
+    """Return the sandboxes of which we believe that this worker holds a VM or a suspension, and nobody is at work."""
+    return [sandbox_of(row) for row in await db.fetch(_ON_WORKER, worker)]
 
 
 async def by_ids(db: Queries, ids: Collection[SandboxId]) -> dict[SandboxId, Sandbox]:
     """Return those of these sandboxes that have a row."""
-    found = (_sandbox(row) for row in await db.fetch(_BY_IDS, list(ids)))
+    found = (sandbox_of(row) for row in await db.fetch(_BY_IDS, list(ids)))
     return {sandbox.id: sandbox for sandbox in found}
 
 

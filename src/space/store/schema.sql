@@ -29,7 +29,14 @@ CREATE TABLE templates (
     vmm text NOT NULL,
     built_at timestamptz NOT NULL,
     build_s double precision NOT NULL,
-    PRIMARY KEY (project_id, digest)
+    kind text NOT NULL DEFAULT 'built',
+    -- of a snapshot: what it was taken of, whether with memory, and the size that goes with it
+    sandbox_id text,
+    memory boolean NOT NULL DEFAULT false,
+    vcpus integer,
+    memory_mib integer,
+    PRIMARY KEY (project_id, digest),
+    CONSTRAINT templates_kind CHECK (kind IN ('built', 'snapshot'))
 );
 
 CREATE TABLE template_names (
@@ -52,7 +59,14 @@ CREATE TABLE sandboxes (
     env jsonb NOT NULL,
     labels jsonb NOT NULL,
     agent_token text NOT NULL,
+    parent text,
+    idle_timeout_s integer DEFAULT 21600,
+    timeout_s integer,
+    on_timeout text NOT NULL DEFAULT 'delete',
+    auto_resume boolean NOT NULL DEFAULT true,
     desired text NOT NULL DEFAULT 'running',
+    desired_reason text,
+    suspend_memory boolean NOT NULL DEFAULT true,
     generation bigint NOT NULL DEFAULT 1,
     -- status
     state text NOT NULL DEFAULT 'creating',
@@ -64,18 +78,28 @@ CREATE TABLE sandboxes (
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     started_at timestamptz,
+    durable_at timestamptz,
+    durable_generation bigint NOT NULL DEFAULT 0,
+    -- these three are by the steady clock
+    last_active_at timestamptz NOT NULL DEFAULT now(),
+    idle_at timestamptz DEFAULT now() + interval '21600 seconds',
+    expires_at timestamptz,
     -- who is reconciling it; the epoch only grows, and fences late writes here and at the worker
     lease_owner text,
     lease_until timestamptz,
     epoch bigint NOT NULL DEFAULT 0,
-    CONSTRAINT sandboxes_desired CHECK (desired IN ('running', 'deleted')),
-    CONSTRAINT sandboxes_state CHECK (state IN ('creating', 'running', 'paused', 'failed', 'deleting', 'deleted'))
+    CONSTRAINT sandboxes_desired CHECK (desired IN ('running', 'paused', 'suspended', 'deleted')),
+    CONSTRAINT sandboxes_state CHECK (state IN (
+        'creating', 'running', 'paused', 'suspending', 'suspended', 'restoring', 'failed', 'deleting', 'deleted')),
+    CONSTRAINT sandboxes_on_timeout CHECK (on_timeout IN ('delete', 'suspend'))
 );
 CREATE INDEX sandboxes_newest ON sandboxes (project_id, created_at DESC, id DESC);
 CREATE INDEX sandboxes_labels ON sandboxes USING gin (labels jsonb_path_ops);
 CREATE INDEX sandboxes_lagging ON sandboxes (updated_at)
-    WHERE observed_generation < generation OR state IN ('creating', 'deleting');
-CREATE INDEX sandboxes_worker ON sandboxes (worker) WHERE state IN ('running', 'paused');
+    WHERE observed_generation < generation OR state IN ('creating', 'suspending', 'restoring', 'deleting');
+CREATE INDEX sandboxes_worker ON sandboxes (worker) WHERE state IN ('running', 'paused', 'suspended');
+CREATE INDEX sandboxes_idle ON sandboxes (idle_at) WHERE state IN ('running', 'paused');
+CREATE INDEX sandboxes_expiring ON sandboxes (expires_at) WHERE expires_at IS NOT NULL AND desired <> 'deleted';
 
 CREATE TABLE events (
     sandbox_id text NOT NULL REFERENCES sandboxes ON DELETE CASCADE,
@@ -108,7 +132,11 @@ CREATE TABLE operations (
     request_hash text,
     created_at timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
-    CONSTRAINT operations_kind CHECK (kind IN ('create', 'delete')),
+    generation bigint NOT NULL DEFAULT 0,
+    arguments jsonb NOT NULL DEFAULT '{}',
+    result text,
+    CONSTRAINT operations_kind CHECK (kind IN (
+        'create', 'fork', 'pause', 'resume', 'suspend', 'restore', 'snapshot', 'delete')),
     CONSTRAINT operations_status CHECK (status IN ('running', 'succeeded', 'failed')),
     CONSTRAINT operations_idempotency UNIQUE (project_id, idempotency_key)
 );
@@ -130,3 +158,20 @@ CREATE TRIGGER operations_changed AFTER UPDATE ON operations
     FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION notify_id('space_operation');
 CREATE TRIGGER api_keys_changed AFTER UPDATE ON api_keys
     FOR EACH ROW WHEN (OLD.revoked_at IS DISTINCT FROM NEW.revoked_at) EXECUTE FUNCTION notify_id('space_key');
+
+-- Steady time is the database's time plus `shift_s`, which undoes every step of the wall clock. A step is found by
+-- comparing with a host's clock since boot, which nobody can set.
+CREATE TABLE clock (
+    one boolean PRIMARY KEY DEFAULT true,
+    shift_s double precision NOT NULL DEFAULT 0,
+    CONSTRAINT clock_one CHECK (one)
+);
+INSERT INTO clock DEFAULT VALUES;
+CREATE TABLE clock_anchors (
+    boot_id text PRIMARY KEY,
+    since_boot_s double precision NOT NULL,
+    steady_s double precision NOT NULL
+);
+
+-- Of its own, so that a test can set it.
+CREATE FUNCTION wall_clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';

@@ -1,12 +1,17 @@
 """Templates that a project has built, and the names that point to them."""
 
-from space.model.ids import ProjectId, TemplateDigest
-from space.model.template import Template
+from collections.abc import Collection
+
+from space.model.ids import ProjectId, SandboxId, TemplateDigest
+from space.model.template import Template, TemplateKind
 from space.store.db import Queries, Record
 
-_COLUMNS = "digest, name, disk_mib, used_bytes, kernel_release, agent_version, vmm, built_at, build_s"
+_COLUMNS = """
+digest, name, disk_mib, used_bytes, kernel_release, agent_version, vmm, built_at, build_s, kind, sandbox_id, memory,
+vcpus, memory_mib"""
 _ADD = f"""
-INSERT INTO templates (project_id, {_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO templates (project_id, {_COLUMNS})
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 ON CONFLICT (project_id, digest) DO UPDATE
    SET name = excluded.name, used_bytes = excluded.used_bytes, built_at = excluded.built_at, build_s = excluded.build_s
 """
@@ -17,10 +22,12 @@ _FIND = f"""
 SELECT {_COLUMNS} FROM templates
  WHERE project_id = $1
    AND digest = coalesce((SELECT digest FROM template_names WHERE project_id = $1 AND name = $2), $2)"""
-_LIST = f"SELECT {_COLUMNS} FROM templates WHERE project_id = $1 ORDER BY built_at DESC, digest"
+_LIST = (
+    f"SELECT {_COLUMNS} FROM templates WHERE project_id = $1 AND kind = ANY($2::text[]) ORDER BY built_at DESC, digest"
+)
 _USED = """
 SELECT 1 FROM sandboxes
- WHERE project_id = $1 AND template = $2 AND state IN ('creating', 'running', 'paused') LIMIT 1"""
+ WHERE project_id = $1 AND template = $2 AND state NOT IN ('failed', 'deleting', 'deleted') LIMIT 1"""
 _DELETE = "DELETE FROM templates WHERE project_id = $1 AND digest = $2"
 _OTHERS = "SELECT 1 FROM templates WHERE project_id <> $1 AND digest = $2 LIMIT 1"
 
@@ -36,6 +43,11 @@ def _template(row: Record) -> Template:
         vmm=row["vmm"],
         built_at=row["built_at"],
         build_s=row["build_s"],
+        kind=TemplateKind(row["kind"]),
+        sandbox=None if row["sandbox_id"] is None else SandboxId(row["sandbox_id"]),
+        memory=row["memory"],
+        vcpus=row["vcpus"],
+        memory_mib=row["memory_mib"],
     )
 
 
@@ -52,6 +64,11 @@ async def record(tx: Queries, project: ProjectId, template: Template) -> None:
         t.vmm,
         t.built_at,
         t.build_s,
+        t.kind,
+        t.sandbox,
+        t.memory,
+        t.vcpus,
+        t.memory_mib,
     )
     await tx.execute(_ADD, project, *built)
     await tx.execute(_NAME, project, t.name, t.digest)
@@ -63,9 +80,11 @@ async def find(db: Queries, project: ProjectId, name_or_digest: str) -> Template
     return None if row is None else _template(row)
 
 
-async def listed(db: Queries, project: ProjectId) -> list[Template]:
-    """Return the project's templates, newest first."""
-    return [_template(row) for row in await db.fetch(_LIST, project)]
+async def listed(
+    db: Queries, project: ProjectId, kinds: Collection[TemplateKind] = frozenset(TemplateKind)
+) -> list[Template]:
+    """Return the project's templates of these kinds, newest first."""
+    return [_template(row) for row in await db.fetch(_LIST, project, list(kinds))]
 
 
 async def in_use(db: Queries, project: ProjectId, digest: TemplateDigest) -> bool:

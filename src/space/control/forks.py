@@ -1,0 +1,121 @@
+"""Use case: copies of a sandbox, each a sandbox of its own from its first instruction; the original goes on.
+
+The children's rows come first, leased by this process; then their worker makes all copies in one go, of one moment. A
+child that nobody is making any more (a process died, or `wait` was False) is made on its own by whoever reconciles it.
+"""
+
+import dataclasses
+import secrets
+from collections.abc import Mapping, Sequence
+
+from space.control import lifecycle, steps
+from space.control.lifecycle import Changes
+from space.control.plane import Plane
+from space.control.reconcile import abandon, reconcile
+from space.model.errors import Conflict, InvalidArgument, SpaceError, Stale, Unavailable
+from space.model.ids import OperationId, ProjectId, SandboxId, new_id
+from space.model.lifecycle import State
+from space.model.operation import Operation, OperationKind
+from space.model.sandbox import MAX_FORKS, Deadlines, Desired, Sandbox, SandboxSpec, check_deadlines, check_spec
+from space.store import operations, sandboxes
+from space.store.db import Queries
+
+_FROM = frozenset({State.RUNNING, State.PAUSED, State.SUSPENDED})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForkWish:
+    """What a client asks for. What is None is as in the original; `env` is added to its environment."""
+
+    count: int
+    env: Mapping[str, str]
+    labels: Mapping[str, str] | None
+    changes: Changes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Child:
+    """What became of one copy: it runs, it is being made (`wait` False), or `error` says why there is none."""
+
+    operation: Operation
+    sandbox: Sandbox | None = None
+    error: SpaceError | None = None
+
+
+async def fork(plane: Plane, project: ProjectId, sandbox: SandboxId, wish: ForkWish, *, wait: bool) -> list[Child]:
+    """Make copies and wait until they run, unless `wait` is False; one result for each.
+
+    Raises NotFound, SandboxFailed, Conflict where the original is in the middle of a change, and, where not one copy
+    came to be, what kept the first from it. A copy that came to nothing leaves nothing.
+    """
+    if not 1 <= wish.count <= MAX_FORKS:
+        raise InvalidArgument(f"count must be 1 to {MAX_FORKS}; got {wish.count}.")
+    async with plane.db.transaction() as tx:
+        parent = await lifecycle.locked(tx, project, sandbox)
+        if parent.state not in _FROM:
+            raise Conflict(f"Sandbox {sandbox} is {parent.state}. Try again.", code="sandbox_busy", retry_after_s=1)
+        made = [await _insert(plane, tx, parent, wish, held=wait) for _ in range(wish.count)]
+    plane.activity.touch(sandbox)
+    if not wait:
+        return [Child(operation) for _, operation in made]
+    await _make(plane, parent, [child for child, _ in made])
+    children = [await _child(plane, operation.id, project) for _, operation in made]
+    if all(child.error for child in children) and children[0].error is not None:
+        raise children[0].error
+    return children
+
+
+async def _insert(
+    plane: Plane, tx: Queries, parent: Sandbox, wish: ForkWish, *, held: bool
+) -> tuple[Sandbox, Operation]:
+    spec = _spec(parent, wish)
+    lease = plane.lease if held else None
+    child = await sandboxes.insert(
+        tx, SandboxId(new_id()), parent.project, spec, parent.worker, lease, plane.clock.now()
+    )
+    assert child is not None, "only a template can be missing"
+    operation = await operations.insert(tx, child, OperationKind.FORK)
+    assert operation is not None, "only an idempotency key can be taken"
+    return child, operation
+
+
+def _spec(parent: Sandbox, wish: ForkWish) -> SandboxSpec:
+    deadlines: Deadlines = lifecycle.changed(parent.spec.deadlines, wish.changes)
+    spec = dataclasses.replace(
+        parent.spec,
+        env={**parent.spec.env, **wish.env},
+        labels=parent.spec.labels if wish.labels is None else wish.labels,
+        agent_token=secrets.token_hex(32),
+        deadlines=deadlines,
+        parent=parent.id,
+        desired=Desired.RUNNING,
+        desired_reason=None,
+        suspend_memory=True,
+    )
+    check_spec(spec.vcpus, spec.memory_mib, spec.env, spec.labels)
+    check_deadlines(deadlines)
+    return spec
+
+
+async def _make(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> None:
+    plane.held.update((child.id, child.epoch) for child in children)
+    try:
+        await steps.fork(plane, parent, children)
+    except (Stale, Unavailable) as error:
+        # whatever the worker has made of them meanwhile, nobody will ask for it again
+        for child in children:
+            await sandboxes.release(plane.db, child)
+            if await abandon(plane, child.id, error, min_age_s=0):
+                await reconcile(plane, child.id)
+    finally:
+        for child in children:
+            if plane.held.get(child.id) == child.epoch:
+                del plane.held[child.id]
+
+
+async def _child(plane: Plane, operation: OperationId, project: ProjectId) -> Child:
+    done = await operations.get(plane.db, project, operation)
+    assert done is not None, "operations live as long as their sandbox, which is kept for days"
+    if done.error is not None:
+        return Child(done, error=done.error)
+    return Child(done, sandbox=await sandboxes.get(plane.db, done.sandbox))

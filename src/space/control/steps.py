@@ -1,0 +1,295 @@
+"""What can be done for a sandbox at its worker, one function for each step; each returns the row as it is afterwards.
+
+Every call can be repeated, so a step that was cut off anywhere is done again from its beginning. A transition
+(`suspending`, `restoring`) is written before the worker is called and left with what the worker says is true: with its
+answer, or, after an error, with what it says when asked. Unavailable leaves the row as it is: only the worker knows.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from space.control.happening import answer, happen
+from space.control.plane import Plane
+from space.model.convergence import Step, outcome
+from space.model.errors import (
+    Conflict,
+    InvalidArgument,
+    NoCapacity,
+    NotFound,
+    SpaceError,
+    Stale,
+    StorageFull,
+    Unavailable,
+)
+from space.model.ids import SandboxId
+from space.model.lifecycle import Event, State
+from space.model.sandbox import Desired, Sandbox
+from space.store import operations, sandboxes
+from space.telemetry import logger
+from space.wire.worker import (
+    ForkChild,
+    ForkResult,
+    ForkSandbox,
+    SandboxFact,
+    StartSandbox,
+    SuspendSandbox,
+    WorkerClient,
+)
+
+TRANSITION_DEADLINE_S = 120
+"""A worker that has answered Unavailable to a suspend or restore for this long is asked how things stand, and that is
+the end of it."""
+
+LOST = "The worker lost the VM."
+
+_REFUSED = (NoCapacity, StorageFull, NotFound, InvalidArgument)
+"""What a worker answers before it has made anything of a sandbox."""
+
+
+async def do(plane: Plane, sandbox: Sandbox, step: Step) -> Sandbox:
+    """Do one step under the caller's lease.
+
+    Raises Stale where it is overtaken, Unavailable (and what else is worth it) where it is to be repeated.
+    """
+    return await _STEPS[step](plane, sandbox)
+
+
+async def _start(plane: Plane, sandbox: Sandbox) -> Sandbox:
+    if sandbox.spec.parent is not None:
+        return await _start_fork(plane, sandbox, sandbox.spec.parent)
+    if sandbox.worker is None:
+        sandbox = await sandboxes.place(plane.db, sandbox, plane.workers.place())
+    try:
+        fact = await _client(plane, sandbox).start(sandbox.id, _wish(sandbox))
+    except _REFUSED as error:
+        return await finalise(plane, sandbox, error)
+    except SpaceError as error:
+        if error.retryable:
+            raise
+        return await _fail(plane, sandbox, str(error), error)
+    return await started(plane, sandbox, fact)
+
+
+async def started(plane: Plane, sandbox: Sandbox, fact: SandboxFact) -> Sandbox:
+    """Record that it runs."""
+    async with plane.db.transaction() as tx:
+        moved = await happen(plane, tx, sandbox, Event.STARTED, timings_ms=fact.timings_ms)
+    logger().info("sandbox_started", sandbox=sandbox.id, worker=sandbox.worker, timings_ms=fact.timings_ms)
+    return moved
+
+
+async def finalise(plane: Plane, sandbox: Sandbox, error: SpaceError) -> Sandbox:
+    """End a create that came to nothing: no failed sandbox is left for the caller to clean up."""
+    async with plane.db.transaction() as tx:
+        deleting = await happen(plane, tx, sandbox, Event.DELETE_ASKED, reason=str(error), error=error)
+        gone = await happen(plane, tx, deleting, Event.DELETED, reason=str(error))
+        await operations.free_key(tx, sandbox.id)
+    logger().info("sandbox_refused", sandbox=sandbox.id, worker=sandbox.worker, error=str(error))
+    return gone
+
+
+async def _start_fork(plane: Plane, sandbox: Sandbox, parent: SandboxId) -> Sandbox:
+    """Bring a fork to run that nobody is making any more: it may be there already; else it is made now."""
+    there = await _truth(plane, sandbox)
+    if there is not None and outcome(State.CREATING, State(there.state)) is Event.STARTED:
+        return await started(plane, sandbox, there)
+    if there is not None and there.state != "failed":
+        raise Unavailable(f"Sandbox {sandbox.id} is still being made.")
+    source = await sandboxes.get(plane.db, parent)
+    if source is None or source.worker is None or there is not None:
+        return await drop_fork(plane, sandbox, NotFound(f"Sandbox {parent}, of which it was to be a fork, is gone."))
+    return (await fork(plane, source, [sandbox]))[0]
+
+
+async def fork(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> list[Sandbox]:
+    """Let the parent's worker make these copies in one go; each then runs, or nothing of it is left."""
+    wish = ForkSandbox.model_validate(
+        {
+            "epoch": parent.epoch,
+            "children": [
+                ForkChild.model_validate(
+                    {
+                        "id": child.id,
+                        "epoch": child.epoch,
+                        "env": dict(child.spec.env),
+                        "agent_token": child.spec.agent_token,
+                    }
+                )
+                for child in children
+            ],
+        }
+    )
+    try:
+        results = {result.id: result for result in await _client(plane, parent).fork(parent.id, wish)}
+    except Unavailable:
+        raise
+    except SpaceError as error:
+        # Stale too: it is the parent that was overtaken, and so that there is nothing to copy any more
+        return [await drop_fork(plane, child, _of_parent(parent, error)) for child in children]
+    return [await _forked(plane, child, results.get(child.id)) for child in children]
+
+
+def _of_parent(parent: Sandbox, error: SpaceError) -> SpaceError:
+    if isinstance(error, Stale):
+        return Conflict(f"Sandbox {parent.id} changed while it was being forked. Try again.", retry_after_s=1)
+    return error
+
+
+async def _forked(plane: Plane, child: Sandbox, result: ForkResult | None) -> Sandbox:
+    if result is not None and result.fact is not None:
+        return await started(plane, child, result.fact)
+    error = SpaceError("The worker did not say what became of it.") if result is None else result.error()
+    return await finalise(plane, child, error)
+
+
+async def drop_fork(plane: Plane, child: Sandbox, error: SpaceError) -> Sandbox:
+    """End a fork that came to nothing, and whatever its worker may have of it."""
+    await _client(plane, child).delete(child.id, child.epoch)
+    return await finalise(plane, child, error)
+
+
+async def _pause(plane: Plane, sandbox: Sandbox) -> Sandbox:
+    try:
+        await _client(plane, sandbox).pause(sandbox.id, sandbox.epoch)
+    except SpaceError as error:
+        return await _refused(plane, sandbox, error, Desired.RUNNING)
+    async with plane.db.transaction() as tx:
+        if sandbox.state is State.PAUSED:
+            return await answer(tx, sandbox)
+        return await happen(plane, tx, sandbox, Event.PAUSED)
+
+
+async def _resume(plane: Plane, sandbox: Sandbox) -> Sandbox:
+    try:
+        await _client(plane, sandbox).resume(sandbox.id, sandbox.epoch)
+    except SpaceError as error:
+        return await _refused(plane, sandbox, error, None)
+    async with plane.db.transaction() as tx:
+        return await happen(plane, tx, sandbox, Event.RESUMED, reason=_why(sandbox, Desired.RUNNING))
+
+
+async def _refused(plane: Plane, sandbox: Sandbox, error: SpaceError, withdrawn_to: Desired | None) -> Sandbox:
+    if isinstance(error, Stale | Unavailable):
+        raise error
+    there = await _truth(plane, sandbox)
+    if there is None or there.state == "failed":
+        return await _fail(plane, sandbox, (there and there.reason) or LOST, None)
+    async with plane.db.transaction() as tx:
+        return await answer(tx, sandbox, error=error, withdrawn_to=withdrawn_to)
+
+
+async def _suspend(plane: Plane, sandbox: Sandbox) -> Sandbox:
+    why = _why(sandbox, Desired.SUSPENDED)
+    if sandbox.state is not State.SUSPENDING:
+        async with plane.db.transaction() as tx:
+            sandbox = await happen(plane, tx, sandbox, Event.SUSPEND_BEGUN, reason=why)
+
+    async def call(client: WorkerClient) -> SandboxFact:
+        wish = SuspendSandbox(epoch=sandbox.epoch, memory=sandbox.spec.suspend_memory)
+        return await client.suspend(sandbox.id, wish)
+
+    return await _transit(plane, sandbox, call, why)
+
+
+async def _restore(plane: Plane, sandbox: Sandbox) -> Sandbox:
+    why = _why(sandbox, Desired.RUNNING)
+    if sandbox.state is not State.RESTORING:
+        async with plane.db.transaction() as tx:
+            sandbox = await happen(plane, tx, sandbox, Event.RESTORE_BEGUN, reason=why)
+
+    async def call(client: WorkerClient) -> SandboxFact:
+        return await client.restore(sandbox.id, _wish(sandbox))
+
+    return await _transit(plane, sandbox, call, why)
+
+
+async def _transit(
+    plane: Plane, sandbox: Sandbox, call: Callable[[WorkerClient], Awaitable[SandboxFact]], why: str | None
+) -> Sandbox:
+    """Make the call of a transition and leave the transition by what is true then."""
+    error: SpaceError | None = None
+    fact: SandboxFact | None
+    try:
+        fact = await call(_client(plane, sandbox))
+    except Stale:
+        raise
+    except SpaceError as caught:
+        if (
+            isinstance(caught, Unavailable)
+            and await sandboxes.unchanged_s(plane.db, sandbox.id) < TRANSITION_DEADLINE_S
+        ):
+            raise
+        error, fact = caught, await _truth(plane, sandbox)
+    event = outcome(sandbox.state, None if fact is None else State(fact.state))
+    if event is None:
+        raise error or Unavailable(f"The worker is not done with sandbox {sandbox.id}.")
+    if event is Event.FAILED:
+        return await _fail(plane, sandbox, (fact and fact.reason) or LOST, None)
+    if event in (Event.SUSPEND_FAILED, Event.RESTORE_FAILED):
+        error = error or Conflict(f"Its worker says that sandbox {sandbox.id} is {fact and fact.state}.")
+        why = str(error)
+    async with plane.db.transaction() as tx:
+        timings = fact.timings_ms if fact is not None and event is Event.RESTORED else None
+        moved = await happen(plane, tx, sandbox, event, reason=why, error=error, timings_ms=timings)
+        if fact is not None and fact.durable:
+            await sandboxes.mark_durable(tx, sandbox.id, fact.generation)
+    logger().info("sandbox_moved", sandbox=sandbox.id, state=moved.state, event_type=event, reason=why)
+    return moved
+
+
+async def _delete(plane: Plane, sandbox: Sandbox) -> Sandbox:
+    if sandbox.state is not State.DELETING:
+        async with plane.db.transaction() as tx:
+            # an abandoned create has its reason in the row
+            why = sandbox.reason if sandbox.state is State.CREATING else sandbox.spec.desired_reason
+            sandbox = await happen(plane, tx, sandbox, Event.DELETE_ASKED, reason=why)
+    if sandbox.worker is not None:
+        await _client(plane, sandbox).delete(sandbox.id, sandbox.epoch)
+    async with plane.db.transaction() as tx:
+        gone = await happen(plane, tx, sandbox, Event.DELETED, reason=sandbox.reason)
+    logger().info("sandbox_deleted", sandbox=sandbox.id, worker=sandbox.worker)
+    return gone
+
+
+async def _fail(plane: Plane, sandbox: Sandbox, reason: str, error: SpaceError | None) -> Sandbox:
+    async with plane.db.transaction() as tx:
+        failed = await happen(plane, tx, sandbox, Event.FAILED, reason=reason, error=error)
+    logger().warning("sandbox_failed", sandbox=sandbox.id, worker=sandbox.worker, error=reason)
+    return failed
+
+
+async def _truth(plane: Plane, sandbox: Sandbox) -> SandboxFact | None:
+    """Return what the worker holds of it now; None for nothing."""
+    held = {fact.id: fact for fact in await _client(plane, sandbox).sandboxes()}
+    return held.get(sandbox.id)
+
+
+def _client(plane: Plane, sandbox: Sandbox) -> WorkerClient:
+    assert sandbox.worker is not None, "whatever has left `creating` has been placed"
+    return plane.workers.client(sandbox.worker)
+
+
+def _why(sandbox: Sandbox, desired: Desired) -> str | None:
+    return sandbox.spec.desired_reason if sandbox.spec.desired is desired else None
+
+
+def _wish(sandbox: Sandbox) -> StartSandbox:
+    return StartSandbox.model_validate(
+        {
+            "epoch": sandbox.epoch,
+            "template": sandbox.spec.template,
+            "vcpus": sandbox.spec.vcpus,
+            "memory_mib": sandbox.spec.memory_mib,
+            "env": dict(sandbox.spec.env),
+            "agent_token": sandbox.spec.agent_token,
+        }
+    )
+
+
+_STEPS: dict[Step, Callable[[Plane, Sandbox], Awaitable[Sandbox]]] = {
+    Step.START: _start,
+    Step.PAUSE: _pause,
+    Step.RESUME: _resume,
+    Step.SUSPEND: _suspend,
+    Step.RESTORE: _restore,
+    Step.DELETE: _delete,
+}

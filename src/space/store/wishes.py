@@ -1,0 +1,92 @@
+"""What use cases and deadlines write into a sandbox's spec. Each write raises its generation."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+
+from space.model.ids import SandboxId
+from space.model.sandbox import Deadlines, Desired, Sandbox
+from space.store.db import Queries
+from space.store.sandboxes import COLUMNS, TIMEOUT, sandbox_of
+
+# A timeout that has fired is spent; whoever asks for the sandbox after it gets the whole of it anew.
+_WISH = f"""
+UPDATE sandboxes
+   SET desired = $2, desired_reason = $3, suspend_memory = $4, generation = generation + 1, updated_at = now(),
+       last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s),
+       expires_at = CASE WHEN desired_reason = '{TIMEOUT}' AND $2 <> 'suspended'
+                         THEN clock.steady + make_interval(secs => timeout_s) ELSE expires_at END
+  FROM (SELECT coalesce($5::timestamptz, now()) AS steady) AS clock
+ WHERE id = $1 RETURNING {COLUMNS}"""
+_RAISE = f"""
+UPDATE sandboxes SET generation = generation + 1, updated_at = now(),
+       last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s)
+  FROM (SELECT coalesce($2::timestamptz, now()) AS steady) AS clock
+ WHERE id = $1 RETURNING {COLUMNS}"""
+_ASK_DELETE = f"""
+UPDATE sandboxes
+   SET desired = 'deleted', desired_reason = $2, generation = generation + 1, epoch = epoch + 1, lease_owner = NULL,
+       lease_until = NULL, updated_at = now()
+ WHERE id = $1 RETURNING {COLUMNS}"""
+# No state follows from these fields, so a status that answered the wish before answers it after. A deadline that fired
+# first has written its wish; this one comes after it and finds a row that is to be deleted, or one that is suspended.
+_CHANGE = f"""
+UPDATE sandboxes
+   SET labels = coalesce($2, labels), idle_timeout_s = $3::integer, timeout_s = $4::integer, on_timeout = $5,
+       auto_resume = $6, generation = generation + 1,
+       observed_generation = CASE WHEN observed_generation = generation THEN generation + 1
+                                  ELSE observed_generation END,
+       last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => $3::integer),
+       expires_at = CASE WHEN $7 THEN clock.steady + make_interval(secs => $4::integer) ELSE expires_at END
+  FROM (SELECT coalesce($8::timestamptz, now()) AS steady) AS clock
+ WHERE id = $1 AND desired <> 'deleted' RETURNING {COLUMNS}"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """New values of what may be changed; `labels` None leaves them. `rearmed`: the timeout counts from now."""
+
+    labels: Mapping[str, str] | None
+    deadlines: Deadlines
+    rearmed: bool
+
+
+async def wish(
+    tx: Queries,
+    sandbox: SandboxId,
+    desired: Desired,
+    *,
+    reason: str | None = None,
+    memory: bool = True,
+    now: datetime.datetime | None = None,
+) -> Sandbox:
+    """Write a client's wish, which is activity at `now` by the steady clock; whoever reconciles goes on with it."""
+    row = await tx.fetchrow(_WISH, sandbox, desired, reason, memory, now)
+    assert row is not None
+    return sandbox_of(row)
+
+
+async def raise_generation(tx: Queries, sandbox: SandboxId, now: datetime.datetime | None = None) -> Sandbox:
+    """Let the row lag, so that what its operations ask for is done."""
+    row = await tx.fetchrow(_RAISE, sandbox, now)
+    assert row is not None
+    return sandbox_of(row)
+
+
+async def ask_delete(tx: Queries, sandbox: SandboxId, reason: str | None = None) -> Sandbox:
+    """Write the wish that it be gone. Whoever reconciles it is overtaken: a delete does not wait for a boot."""
+    row = await tx.fetchrow(_ASK_DELETE, sandbox, reason)
+    assert row is not None
+    return sandbox_of(row)
+
+
+async def change(
+    tx: Queries, sandbox: SandboxId, change: Change, now: datetime.datetime | None = None
+) -> Sandbox | None:
+    """Write labels and deadlines; None where it is to be deleted."""
+    d = change.deadlines
+    row = await tx.fetchrow(
+        _CHANGE, sandbox, None if change.labels is None else dict(change.labels), d.idle_timeout_s, d.timeout_s,
+        d.on_timeout, d.auto_resume, change.rearmed, now,
+    )  # fmt: skip
+    return None if row is None else sandbox_of(row)
