@@ -12,22 +12,19 @@ failed            rests until it is deleted
 import functools
 
 from space.disk import frozen as storage
-from space.guest import agent
-from space.guest.agent import AgentError, AgentSilent
 from space.model.errors import SandboxFailed
 from space.telemetry import logger
 from space.vmm.driver import VmmError
-from space.wire.agent import ThawWish
 from space.worker.fleet import Fleet
-from space.worker.guest_vm import GuestVm
+from space.worker.guest_vm import Died, GuestVm
 from space.worker.host import Host
 from space.worker.machine import Machine
 from space.worker.records import Entry, VmRecord
 from space.worker.stock import Stock
+from space.worker.stopping import go_on
 from space.worker.storing import leave_for_storage, note_settled
 
 log = logger()
-_AGENT_S = 5.0
 
 
 async def adopt(host: Host, stock: Stock, fleet: Fleet) -> None:
@@ -69,8 +66,11 @@ async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -
     if guest is None:
         fleet.carry_on(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}.")))
         return
-    if entry.state == "suspending":
-        await _go_on(guest)
+    if entry.state == "suspending":  # the first half is undone: vCPUs and user code run again
+        try:
+            await go_on(machine.holding, guest, "suspend")
+        except Died as error:
+            log.warning("suspension_not_undone", vm=guest.record.vm, error=str(error))
         machine.holding.write(state="running", reason=None)
     machine.holding.take_guest(guest)
     log.info("sandbox_adopted", sandbox=entry.sandbox, pid=guest.vm.ref.pid)
@@ -92,12 +92,3 @@ async def _find(host: Host, record: VmRecord | None) -> tuple[GuestVm | None, st
     if vm is None:
         return None, "its VMM ended while no worker was watching"
     return GuestVm(host, here, lambda _: None, vm), ""
-
-
-async def _go_on(guest: GuestVm) -> None:
-    """Undo the first half of a suspension: vCPUs and user code run again."""
-    try:
-        await guest.vm.resume()
-        await agent.thaw(guest.netns, ThawWish(reason="suspend"), _AGENT_S)
-    except (VmmError, AgentError, AgentSilent) as error:
-        log.warning("suspension_not_undone", vm=guest.record.vm, error=str(error))
