@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,9 +101,36 @@ async def test_they_stop_in_reverse_order_and_stubborn_ones_too(tmp_path: Path, 
 async def test_one_that_ends_at_once_fails_the_start_with_its_last_words(tmp_path: Path, records: Path) -> None:
     supervisor = Supervisor(records, lambda _: None)
     async with asyncio.TaskGroup() as group:
-        with pytest.raises(Unavailable, match=r"ended at once with status 3(.|\n)*no such database"):
+        with pytest.raises(Unavailable, match=r"ended with status 3(.|\n)*no such database"):
             await supervisor.start(_spec(tmp_path, "a", "echo no such database >&2; exit 3"), group)
         await supervisor.stop()
+
+
+async def test_only_the_words_of_this_start_are_told(tmp_path: Path, records: Path) -> None:
+    """The log of an earlier start once spoke for this one, and a traceback hid what was wrong."""
+    (tmp_path / "a.log").write_text("caught ENVOY_SIGTERM\n")
+    code = (
+        "import asyncio\nasync def f():\n async with asyncio.TaskGroup(): raise OSError('no room')\nasyncio.run(f())\n"
+    )
+    (tmp_path / "a.py").write_text(code)
+    supervisor = Supervisor(records, lambda _: None)
+    async with asyncio.TaskGroup() as group:
+        with pytest.raises(Unavailable) as failed:
+            await supervisor.start(_spec(tmp_path, "a", f"exec {sys.executable} a.py"), group)
+        await supervisor.stop()
+    assert str(failed.value).splitlines()[1:-1] == ["OSError: no room"]
+    assert str(tmp_path / "a.log") in str(failed.value)
+
+
+async def test_a_death_is_told_in_plain_words(tmp_path: Path, records: Path) -> None:
+    said: list[str] = []
+    supervisor = Supervisor(records, said.append)
+    async with asyncio.TaskGroup() as group:
+        await supervisor.start(_steady(tmp_path, "a"), group)
+        os.kill(_record(records, "a").pid, signal.SIGKILL)
+        await _until(records, "a", restarts=1)
+        await supervisor.stop()
+    assert said[1:3] == [f"a was ended by SIGKILL; starting it again. Its log: {tmp_path / 'a.log'}", "a is up again"]
 
 
 async def test_one_that_is_never_ready_fails_the_start_and_is_stopped(tmp_path: Path, records: Path) -> None:

@@ -98,7 +98,10 @@ class Api:
             raise self._unreachable() from error
 
     def _unreachable(self) -> SpaceError:
-        return Unavailable(f"SPACE does not answer at {self._url}. Is it running (space up)? Else set SPACE_URL.")
+        return Unavailable(
+            f"SPACE does not answer at {self._url}. Does it run, and is it ready (`space up` prints a line)? "
+            "Else set SPACE_URL."
+        )
 
 
 async def ndjson(response: httpx2.Response) -> AsyncGenerator[Json]:
@@ -151,6 +154,9 @@ def _key(settings: ClientSettings) -> str:
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        raise Unauthorized(f"No API key: set SPACE_API_KEY (there is none in {path}).") from None
+        raise Unauthorized(
+            f"SPACE is not started yet on this host: sudo space up --detach (no key in {path}). "
+            "For one that runs elsewhere, set SPACE_URL and SPACE_API_KEY."
+        ) from None
     except PermissionError:
-        raise Unauthorized(f"No API key: set SPACE_API_KEY ({path} is root's).") from None
+        raise Unauthorized(f"No API key: use sudo ({path} is root's), or set SPACE_API_KEY.") from None

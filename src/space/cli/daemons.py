@@ -1,5 +1,6 @@
 """The server processes of one host: what each is started with, as whom, and when it counts as ready."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -23,6 +24,11 @@ from space.wire.worker import WorkerClient
 
 _WORKER_START_S = 900
 """The first start downloads a kernel, builds the guest's agent and finds out what KVM can do."""
+_WORKER_DOING = {
+    "build_step_began step=kernel": "fetching the guests' kernel from Debian (once)",
+    "build_step_began step=agent": "compiling the guest agent (once)",
+    "build_step_began step=initramfs": "booting a tiny guest, to find out what can run guests here",
+}
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 1024**2
 
 
@@ -72,7 +78,8 @@ def postgres(layout: Layout) -> DaemonSpec:
 def worker(layout: Layout, settings: HostSettings) -> DaemonSpec:
     """Return the worker. Root: it makes namespaces, mounts and processes of other users; bounded by its one socket."""
     file = folders.write_settings(layout, "worker", worker_settings(layout, settings), 0)
-    return _python(layout, "worker", file, None, lambda: _worker_answers(layout.worker_sock), _WORKER_START_S, 8)
+    spec = _python(layout, "worker", file, None, lambda: _worker_answers(layout.worker_sock), _WORKER_START_S, 8)
+    return dataclasses.replace(spec, doing=_WORKER_DOING)
 
 
 def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:

@@ -1,8 +1,10 @@
 """Keep the server processes running: start them in order, restart what dies, stop them in reverse order.
 
 A process counts as started when its `ready` probe says so. One that dies later is started again after 0.1 s, then
-twice that, up to 5 s, for ever; what it last logged goes to our log. Each has a record below the run folder, so that
-the next supervisor finds and stops those of one that was killed. MicroVMs are not among them: they are the worker's.
+twice that, up to 5 s, for ever. Each has a record below the run folder, so that the next supervisor finds and stops
+those of one that was killed. MicroVMs are not among them: they are the worker's.
+
+Everything said here is for a person, in plain lines; a process's own log is in its file.
 """
 
 import asyncio
@@ -20,17 +22,14 @@ from space.host.daemon import User, spawn
 from space.host.files import write_atomic
 from space.host.process import ProcessRef, Watched, watch
 from space.model.errors import SpaceError, Unavailable
-from space.telemetry import logger
 
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 0.1, 5.0
 _STEADY_S = 30.0
 """A process that was up this long starts again without having gained delay."""
 _PROBE_S = 0.05
-_TELL_S = 5.0
-_TAIL_BYTES, _LOGGED_TAIL = 4096, 1000
+_TELL_FIRST_S, _TELL_S = 5.0, 15.0
+_TAIL_BYTES, _LAST_LINES = 16384, 5
 _ALWAYS = ("process", "level", "timestamp")
-
-log = logger()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +37,8 @@ class DaemonSpec:
     """How a server process is started and judged.
 
     `ready` raises or returns False while it is not; `prepare` runs before each start (a log file, a stale socket).
-    `output` gets what it prints, None discards it; `log_file` is where its log is. `user` None is root.
+    `output` gets what it prints, None discards it; `log_file` is where its log is. `user` None is root. `doing` has
+    words for what its log says last while it starts ("event fact=value"); without any, only the time is told.
     """
 
     name: str
@@ -53,6 +53,7 @@ class DaemonSpec:
     start_timeout_s: float = 30
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 3
+    doing: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Record(pydantic.BaseModel):
@@ -99,11 +100,12 @@ class Supervisor:
     async def start(self, spec: DaemonSpec, group: asyncio.TaskGroup) -> None:
         """Start a process, wait until it is ready, and keep it running in `group` from then on.
 
-        Raises Unavailable, with the end of its log, when it ends or is not ready in time.
+        Raises Unavailable, with its last words, when it ends or is not ready in time.
         """
         began = time.monotonic()
+        logged = _log_size(spec)
         watched = await self._spawn(spec, restarts=0)
-        await _until_ready(spec, watched, self._say)
+        await _until_ready(spec, watched, logged, self._say)
         self._record(spec, watched, state="ready", restarts=0)
         self._say(f"{spec.name} is up ({time.monotonic() - began:.1f} s)")
         self._keepers.append(group.create_task(self._keep(spec, watched)))
@@ -121,7 +123,7 @@ class Supervisor:
                 async with asyncio.timeout(spec.stop_grace_s):
                     await watched.wait()
             except TimeoutError:
-                log.warning("daemon_killed", name=name, grace_s=spec.stop_grace_s)
+                self._say(f"{name} did not stop within {spec.stop_grace_s:g} s; it was killed")
                 watched.send(signal.SIGKILL)
                 await watched.wait()
             (self._folder / f"{name}.json").unlink(missing_ok=True)
@@ -133,26 +135,21 @@ class Supervisor:
             status = await watched.wait()
             if time.monotonic() - began > _STEADY_S:
                 backoff_s = _BACKOFF_FIRST_S
-            log.error(
-                "daemon_died",
-                name=spec.name,
-                status=status,
-                restart_in_s=backoff_s,
-                tail=_tail(spec.log_file)[-_LOGGED_TAIL:],
-            )
+            self._say(f"{spec.name} {_ended(status)}; starting it again. Its log: {spec.log_file}")
             self._record(spec, watched, state="restarting", restarts=restarts, last_exit=status)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
             restarts += 1
             began = time.monotonic()
+            logged = _log_size(spec)
             try:
                 watched = await self._spawn(spec, restarts=restarts, last_exit=status)
-                await _until_ready(spec, watched, log.debug)
+                await _until_ready(spec, watched, logged, self._say)
             except (SpaceError, OSError, CommandError) as error:
-                log.warning("daemon_not_ready", name=spec.name, error=str(error))
+                self._say(str(error))
                 continue
             self._record(spec, watched, state="ready", restarts=restarts, last_exit=status)
-            log.info("daemon_restarted", name=spec.name, restarts=restarts)
+            self._say(f"{spec.name} is up again")
 
     async def _spawn(self, spec: DaemonSpec, *, restarts: int, last_exit: int | None = None) -> Watched:
         if spec.prepare is not None:
@@ -177,13 +174,14 @@ class Supervisor:
         write_atomic(self._folder / f"{spec.name}.json", record.model_dump_json(), mode=0o644)
 
 
-async def _until_ready(spec: DaemonSpec, watched: Watched, say: Callable[[str], None]) -> None:
-    """Return when the probe is content, telling every 5 s what the log says last.
+async def _until_ready(spec: DaemonSpec, watched: Watched, logged: int, say: Callable[[str], None]) -> None:
+    """Return when the probe is content, telling what goes on: after 5 s, then when it changes, and every 15 s.
 
-    Raises Unavailable, with the end of the log, when the process ends first or its time is over.
+    `logged` is the log's size before this start.
+    Raises Unavailable, with its last words, when the process ends first or its time is over.
     """
     began = time.monotonic()
-    told = began
+    tell_at, told = began + _TELL_FIRST_S, None
     while True:
         try:
             if await spec.ready():
@@ -191,37 +189,66 @@ async def _until_ready(spec: DaemonSpec, watched: Watched, say: Callable[[str], 
         except (SpaceError, OSError):
             pass  # not there yet
         if not watched.alive:
-            raise Unavailable(_failure(spec, f"ended at once with status {await watched.wait()}"))
+            raise Unavailable(_failure(spec, f"could not start: it {_ended(await watched.wait())}", logged))
         now = time.monotonic()
         if now - began > spec.start_timeout_s:
-            raise Unavailable(_failure(spec, f"is not ready after {spec.start_timeout_s:.0f} s"))
-        if now - told > _TELL_S:
-            told = now
-            say(f"{spec.name} is starting ({now - began:.0f} s): {_last_word(spec.log_file)}")
+            raise Unavailable(_failure(spec, f"is not ready after {spec.start_timeout_s:.0f} s", logged))
+        doing = spec.doing.get(_last_event(_lines(spec.log_file, logged)), "") if spec.doing else ""
+        if now > tell_at or told not in (None, doing):
+            tell_at, told = now + _TELL_S, doing
+            say(f"{spec.name} is starting ({now - began:.0f} s){': ' if doing else ''}{doing}")
         await asyncio.sleep(_PROBE_S)
 
 
-def _failure(spec: DaemonSpec, what: str) -> str:
-    return f"{spec.name} {what}. The end of {spec.log_file}:\n{_tail(spec.log_file)}"
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "ended"
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-def _last_word(path: Path) -> str:
-    """Return what a log says last, for a person: an event with its facts, or the line as it is."""
-    line = (_tail(path).splitlines() or ["no word yet"])[-1]
+def _failure(spec: DaemonSpec, what: str, logged: int) -> str:
+    words = _last_words(_lines(spec.log_file, logged))
+    return "\n".join([f"{spec.name} {what}.", *words, f"Its whole log: {spec.log_file}"])
+
+
+def _last_words(lines: list[str]) -> list[str]:
+    """Return the end of a log, for a person.
+
+    Our processes end with a plain line that says what to do, below events in JSON. Of a traceback, the error counts.
+    """
+    plain: list[str] = []
+    for line in reversed(lines):
+        if line.startswith("{"):
+            break
+        plain.insert(0, line)
+    if any(line.lstrip(" +|").startswith(("Traceback ", "Exception Group Traceback ")) for line in plain):
+        plain = [bare for line in plain if (bare := line.strip(" +|-"))][-1:]
+    return (plain or lines)[-_LAST_LINES:]
+
+
+def _last_event(lines: list[str]) -> str:
+    """Return what a log of ours says last as `event fact=value ...`; nothing for any other line."""
     try:
-        facts = json.loads(line)
+        facts = json.loads(lines[-1])
         event = facts.pop("event")
-    except (ValueError, KeyError, AttributeError):
-        return line[:160]
-    told = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _ALWAYS)
-    return f"{event} {told}"[:160]
+    except (IndexError, ValueError, KeyError, AttributeError, TypeError):
+        return ""
+    return " ".join([event, *(f"{name}={value}" for name, value in facts.items() if name not in _ALWAYS)])
 
 
-def _tail(path: Path) -> str:
+def _log_size(spec: DaemonSpec) -> int:
+    try:
+        return spec.log_file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _lines(path: Path, logged: int) -> list[str]:
+    """Return the last lines of a log that were written since it had `logged` bytes."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
+            file.seek(max(0, logged, size - _TAIL_BYTES))
+            return file.read().decode(errors="replace").strip().splitlines()
     except FileNotFoundError:
-        return ""
+        return []

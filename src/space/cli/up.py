@@ -14,16 +14,19 @@ from typing import Annotated
 import typer
 
 from space import telemetry
-from space.cli import apikey, code, daemons, folders, instance, output
+from space.cli import apikey, code, daemons, detach, folders, instance, output
 from space.cli.client import URL_FILE
 from space.cli.supervisor import Supervisor, stop_leftovers
 from space.host.files import write_atomic
+from space.host.process import start_time
 from space.host.tasks import first
 from space.layout import Layout
-from space.model.errors import Conflict, InvalidArgument
+from space.model.errors import Conflict, InvalidArgument, SpaceError
 from space.settings import HostSettings, host_settings
 from space.store import embedded
 from space.wire.worker import WorkerClient, WorkerInfo
+from space.worker.ledger import Ledger
+from space.worker.records import Entry, Spare
 
 Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The data folder (SPACE_DATA_DIR).")]
 
@@ -32,16 +35,25 @@ def up(
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one (SPACE_PORT).")] = None,
     data: Data = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (SPACE_HOST).")] = None,
+    background: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is ready, and leave it running in the background.")
+    ] = False,
+    ready_fd: Annotated[int | None, typer.Option(detach.READY_OPTION, hidden=True)] = None,
 ) -> None:
     """Start SPACE on this host and keep it running; needs root.
 
-    Prints one line when it is ready. SIGTERM or Ctrl-C stops the server processes and leaves microVMs running for the
-    next start; `space down` ends those too.
+    Prints one line on standard output when it is ready, and tells what goes on on standard error. SIGTERM or Ctrl-C
+    stops the server processes and leaves microVMs running for the next start; `space down` ends those too.
+
+    The first start takes its room on the disk at once: for disks and for guests' memory 60 % of what is free, or
+    SPACE_DISK_GIB and, for memory, SPACE_MEMORY_GIB and an eighth and 0.5 GiB more.
     """
     require_root("space up")
+    if background:
+        raise typer.Exit(detach.start([word for word in sys.argv[1:] if word not in ("--detach", "-d")]))
     settings = host_settings(port=port, data_dir=data, host=host)
     telemetry.configure("up", settings.log_level)
-    asyncio.run(_up(settings))
+    asyncio.run(_up(settings, ready_fd))
 
 
 def require_root(what: str) -> None:
@@ -50,8 +62,10 @@ def require_root(what: str) -> None:
         raise InvalidArgument(f"{what} needs root; run it with sudo.")
 
 
-async def _up(settings: HostSettings) -> None:
+async def _up(settings: HostSettings, ready_fd: int | None) -> None:
     data_dir = settings.data_dir.resolve()
+    if instance.read(data_dir) is None:
+        check_port(settings.host, settings.port)  # now, before a folder is made for nothing
     folders.make_data_dir(data_dir)
     with instance.only_one(data_dir):
         layout = instance.claim(data_dir)
@@ -62,12 +76,12 @@ async def _up(settings: HostSettings) -> None:
         await folders.check_reachable(layout)
         await code.expose(layout, sys.argv[1:])
         try:
-            await _serve(layout, settings, port)
+            await _serve(layout, settings, port, ready_fd)
         finally:
             await code.hide(layout)
 
 
-async def _serve(layout: Layout, settings: HostSettings, port: int) -> None:
+async def _serve(layout: Layout, settings: HostSettings, port: int, ready_fd: int | None) -> None:
     """Start everything, wait for SIGTERM or SIGINT, stop everything."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -80,9 +94,19 @@ async def _serve(layout: Layout, settings: HostSettings, port: int) -> None:
     async with asyncio.TaskGroup() as group:
         try:
             await first(_start(layout, settings, port, supervisor, group), stopped())
+            if ready_fd is not None and not stop.is_set():
+                detach.let_go(ready_fd, layout.log_dir / "up.log")
             await stop.wait()
+            output.say("stopping")
+        except SpaceError:
+            output.say(
+                "SPACE did not start. What was made for it on this host (mounts, network namespaces) is kept for the "
+                f"next `space up`; `space down --data {layout.data_dir}` gives it back."
+            )
+            raise
         finally:
             await supervisor.stop()
+    output.say(f"stopped; {_kept(layout)}")
 
 
 async def _start(
@@ -133,6 +157,18 @@ def check_port(host: str, port: int) -> int:
             f"(0 takes a free one); `ss -ltnp sport = :{port}` shows who has it."
         ) from None
     return chosen
+
+
+def _kept(layout: Layout) -> str:
+    """Return what the worker leaves for the next start, in words."""
+    vms = [entry.vm for entry in Ledger(layout.ledger_dir, Entry).read() if entry.vm is not None]
+    vms += [spare.vm for spare in Ledger(layout.spares_dir, Spare).read()]
+    vmms = [vm.on_this_boot().vmm for vm in vms]
+    count = sum(1 for vmm in vmms if vmm is not None and start_time(vmm.pid) == vmm.start_time)
+    if count == 0:
+        return "no microVM runs"
+    kept = f"{count} microVMs are" if count > 1 else "1 microVM is"
+    return f"{kept} left running for the next start; `space down` ends them"
 
 
 async def _worker_info(layout: Layout) -> WorkerInfo:
