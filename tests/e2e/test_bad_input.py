@@ -114,10 +114,10 @@ async def test_more_memory_than_the_host_has(space: Deployment) -> None:
 
 async def test_settings_and_users_of_the_command_line(space: Deployment) -> None:
     status, _, err = await space.cli("run", "no-such-template", "--", "true")
-    assert status == 1
+    assert status == 125
     assert "no-such-template" in err
     status, _, err = await space.cli("sandbox", "exec", "0" * 20, "--", "true")
-    assert status == 1
+    assert status == 125
     assert "error:" in err
 
 

@@ -42,6 +42,40 @@ async def _ids(space: Deployment) -> set[str]:
     return {one["id"] for one in found}
 
 
+@pytest.mark.parametrize(
+    ("options", "command", "status", "said"),
+    [
+        ((), ("sh", "-c", "exit 7"), 7, ""),
+        ((), ("sh", "-c", "kill -TERM $$"), 128 + signal.SIGTERM, ""),
+        ((), ("no-such-program",), 127, "no-such-program"),
+        ((), ("/etc/passwd",), 126, "/etc/passwd"),
+        (("--user", "nobody-here"), ("true",), 125, "nobody-here"),
+        (("--timeout", "0.5"), ("sleep", "600"), 124, "--timeout"),
+    ],
+)
+async def test_the_exit_status_tells_whose_it_is(
+    space: Deployment, sandbox: str, options: tuple[str, ...], command: tuple[str, ...], status: int, said: str
+) -> None:
+    found, _, err = await space.cli("sandbox", "exec", *options, sandbox, "--", *command)
+    assert (found, bool(err)) == (status, bool(said))
+    assert said in err
+
+
+async def test_a_shell_without_a_terminal_says_what_to_do(space: Deployment, sandbox: str) -> None:
+    """It once said to leave out -t, an option that it does not have."""
+    status, _, err = await space.cli("sandbox", "shell", sandbox)
+    assert (status, "-t" in err.split()) == (125, False)
+    assert f"exec -i {sandbox}" in err
+
+
+async def test_labels_are_listed(space: Deployment) -> None:
+    _, out, _ = await space.cli("sandbox", "create", "base", "-l", "task=42")
+    try:
+        assert "task=42" in (await space.cli("sandbox", "ls", "--label", "task=42"))[1]
+    finally:
+        await space.delete(out.strip())
+
+
 async def test_ctrl_c_goes_to_the_command(space: Deployment, sandbox: str) -> None:
     script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done"
     process = await _start(space, "sandbox", "exec", sandbox, "--", "sh", "-c", script)

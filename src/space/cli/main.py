@@ -1,6 +1,7 @@
 """`space`: the commands, and how their errors and exit statuses come out.
 
-1 is an error of ours, 2 a wrong command line, 130 Ctrl-C; `run` and `exec` exit with the command's own status.
+1 is an error of ours, 2 a wrong command line, 130 Ctrl-C. `run`, `exec` and `shell` exit with the command's own status,
+and with 125 to 127 for errors of ours (`failure.beside_a_command`).
 """
 
 import importlib.metadata
@@ -10,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from space.cli import doctor, down, key, output, run, sandbox, template, up
+from space.cli import doctor, down, failure, key, output, run, sandbox, template, up
 from space.model.errors import SpaceError
 
 BROKEN_PIPE = 141
@@ -54,13 +55,11 @@ def main() -> NoReturn:
         app()
     except KeyboardInterrupt:
         sys.exit(run.INTERRUPTED)
-    except (SpaceError, OSError) as problem:
-        _exit_with(problem)
-    except BaseExceptionGroup as group:
-        known = group.subgroup((SpaceError, OSError))
-        if known is None:
+    except (SpaceError, OSError, BaseExceptionGroup) as error:
+        problem = failure.known(error)
+        if problem is None:
             raise
-        _exit_with(_first(known))
+        _exit_with(problem)
     sys.exit(0)
 
 
@@ -69,11 +68,6 @@ def _open_missing_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - open until the process ends
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    found = group.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
 def _exit_with(problem: BaseException) -> NoReturn:

@@ -9,20 +9,23 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from space.cli import output, terminal
+from space.cli import failure, output, terminal
 from space.cli.client import Api, Json, connect
 from space.cli.commands import Command
 from space.model.errors import InvalidArgument, Unavailable
 from space.model.ids import new_id
+from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
 from space.settings import ClientSettings, client_settings
 
 INTERRUPTED = 130
 T = TypeVar("T")
 
 Env = Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Set in the environment.")]
-Vcpus = Annotated[int | None, typer.Option(help="Virtual CPUs.")]
-Memory = Annotated[int | None, typer.Option(metavar="MIB", help="Memory in MiB.")]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End the command after this time.")]
+Vcpus = Annotated[int | None, typer.Option(help=f"Virtual CPUs (default: {DEFAULT_VCPUS}).")]
+Memory = Annotated[int | None, typer.Option(metavar="MIB", help=f"Memory in MiB (default: {DEFAULT_MEMORY_MIB}).")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End the command after this time, with exit status 124.")
+]
 User = Annotated[str | None, typer.Option("--user", "-u", help="User in the guest (default: user).")]
 Cwd = Annotated[str | None, typer.Option("--cwd", "-w", metavar="DIR", help="Working directory in the guest.")]
 
@@ -37,13 +40,17 @@ def run(
     user: User = None,
     cwd: Cwd = None,
 ) -> None:
-    """Run one command in a fresh sandbox, which is deleted afterwards; exits with the command's status.
+    """Run one command in a fresh sandbox, which is deleted afterwards.
 
     Standard input is passed on when it is not a terminal. Ctrl-C interrupts the command; twice, it gives up.
+
+    Exits with the command's status; 128 + n where signal n ended it, 124 where --timeout did; 127 where there is no
+    such program, 126 where it cannot be started, 125 for every other error of ours.
     """
-    wish = {"template": template, "vcpus": vcpus, "memory_mib": memory}
-    body = command_body(command, env, timeout, user, cwd)
-    raise typer.Exit(asyncio.run(_run(client_settings(), given(wish), body)))
+    with failure.beside_a_command():
+        wish = {"template": template, "vcpus": vcpus, "memory_mib": memory}
+        body = command_body(command, env, timeout, user, cwd)
+        raise typer.Exit(asyncio.run(_run(client_settings(), given(wish), body)))
 
 
 async def _run(settings: ClientSettings, wish: Json, body: Json) -> int:
@@ -125,7 +132,12 @@ async def execute(api: Api, sandbox_id: str, body: Json, *, stdin: bool) -> int:
             await asyncio.wait([running])
         if feeding is not None:
             feeding.cancel()
-    return INTERRUPTED if running.cancelled() else running.result().status
+    if running.cancelled():
+        return INTERRUPTED
+    ended = running.result()
+    if ended.timed_out:
+        output.say(f"the command was ended: it was not done after {body['timeout_s']:g} s (--timeout)")
+    return ended.status
 
 
 def _write(stream: str, data: bytes) -> None:

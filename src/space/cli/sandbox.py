@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from space.cli import output, terminal
+from space.cli import failure, output, terminal
 from space.cli.client import Json, connect
 from space.cli.copy import RemoteFiles, parse_remote
 from space.cli.output import Format
 from space.cli.run import Cwd, Env, Memory, Timeout, User, Vcpus, command_body, create, execute, given, parse_env
 from space.model.errors import InvalidArgument, NotFound
 from space.model.ids import is_id
+from space.model.sandbox import MAX_LABEL_CHARS
 from space.settings import client_settings
 
 app = typer.Typer(no_args_is_help=True, help="Sandboxes: microVMs with an id.")
@@ -31,7 +32,9 @@ def _all_checked(texts: list[str]) -> list[str]:
     return [_checked(text) for text in texts]
 
 
+_LABEL = f"For finding it again (ls --label). A name without ':'; both up to {MAX_LABEL_CHARS} characters."
 Id = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.", callback=_checked)]
+UncheckedId = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.")]
 Out = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 
 
@@ -39,7 +42,7 @@ Out = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 def create_(
     template: Annotated[str, typer.Argument(help="Name of the template.")],
     env: Env = None,
-    label: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label.")] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help=_LABEL)] = None,
     vcpus: Vcpus = None,
     memory: Memory = None,
     out: Out = Format.TABLE,
@@ -85,8 +88,9 @@ def list_(
     if out is Format.JSON:
         output.print_json(found)
         return
-    columns = ("id", "state", "template", "vcpus", "memory_mib", "created_at", "reason")
-    output.print_table(columns, ([one.get(name) for name in columns] for one in found))
+    columns = ("id", "state", "template", "vcpus", "memory_mib", "created_at", "labels", "reason")
+    rows = ({**one, "labels": " ".join(f"{name}={value}" for name, value in one["labels"].items())} for one in found)
+    output.print_table(columns, ([one.get(name) for name in columns] for one in rows))
 
 
 @app.command("get")
@@ -106,7 +110,7 @@ def get(sandbox: Id, out: Out = Format.TABLE) -> None:
 
 @app.command("exec")
 def exec_(
-    sandbox: Id,
+    sandbox: UncheckedId,
     command: Annotated[list[str], typer.Argument(metavar="CMD", help="After --: program and arguments.")],
     interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")] = False,
     tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
@@ -115,30 +119,51 @@ def exec_(
     user: User = None,
     cwd: Cwd = None,
 ) -> None:
-    """Run a command in a sandbox with live output; exits with its status."""
-    body = command_body(command, env, timeout, user, cwd)
-    raise typer.Exit(asyncio.run(_execute(sandbox, body, stdin=interactive, tty=tty)))
+    """Run a command in a sandbox with live output.
+
+    Exits with the command's status; 128 + n where signal n ended it, 124 where --timeout did; 127 where there is no
+    such program, 126 where it cannot be started, 125 for every other error of ours.
+    """
+    with failure.beside_a_command():
+        _checked(sandbox)
+        if tty and interactive and not sys.stdin.isatty():
+            raise InvalidArgument("Standard input is not a terminal; leave out -t.")
+        body = command_body(command, env, timeout, user, cwd)
+        raise typer.Exit(asyncio.run(_execute(sandbox, body, stdin=interactive, tty=tty)))
 
 
 @app.command("shell")
 def shell(
-    sandbox: Id,
+    sandbox: UncheckedId,
     program: Annotated[str, typer.Option(help="The shell.")] = "/bin/bash",
     user: User = None,
     cwd: Cwd = None,
 ) -> None:
-    """Open a terminal in a sandbox."""
-    body = command_body([program, "-l"], None, None, user, cwd)
-    raise typer.Exit(asyncio.run(_execute(sandbox, body, stdin=True, tty=True)))
+    """Open a terminal in a sandbox; exits as `exec` does."""
+    with failure.beside_a_command():
+        _checked(sandbox)
+        if not sys.stdin.isatty():
+            raise InvalidArgument(
+                "A shell needs a terminal, and standard input is none. To run a script from it: "
+                f"space sandbox exec -i {sandbox} -- {program}"
+            )
+        body = command_body([program, "-l"], None, None, user, cwd)
+        raise typer.Exit(asyncio.run(_execute(sandbox, body, stdin=True, tty=True)))
 
 
 @app.command("cp")
 def copy(
     source: Annotated[str, typer.Argument(help="A local path, or ID:PATH.")],
     target: Annotated[str, typer.Argument(help="A local path, or ID:PATH.")],
-    user: User = None,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", help="Who owns what is written, and whose home paths start from.")
+    ] = None,
 ) -> None:
-    """Copy a file or folder between this machine and a sandbox."""
+    """Copy a file or folder between this machine and a sandbox.
+
+    A single file is read and written by the sandbox's agent, which is root there, so any path can be named; new files
+    belong to USER (default: user). A folder is packed or unpacked by a command that runs as USER.
+    """
     here, there = parse_remote(source), parse_remote(target)
     if (here is None) == (there is None):
         raise InvalidArgument("One of the two must be ID:PATH (a sandbox's id has 20 characters), the other local.")
@@ -169,8 +194,6 @@ def remove(
 
 async def _execute(sandbox: str, body: Json, *, stdin: bool, tty: bool) -> int:
     if tty:
-        if stdin and not sys.stdin.isatty():
-            raise InvalidArgument("Standard input is not a terminal; leave out -t.")
         columns, rows = terminal.size()
         body = {**body, "pty": {"cols": columns, "rows": rows}}
     async with connect(client_settings()) as api:
