@@ -66,6 +66,8 @@ class _Journal:
             async with asyncio.timeout(_SILENCE_S):
                 return await self._queue.get()
         except TimeoutError:
+            if not self._queue.empty():  # it came at the same moment, and belongs before what is said now
+                return self._queue.get_nowait()
             return self._line(f"Still at work ({self.elapsed_s():.0f} s).")
 
     def _line(self, text: str) -> BuildLog:

@@ -236,7 +236,7 @@ class QemuVm:
             return "the VMM was killed: it used more than its limit of the host's memory"
         said = self._log.tail()
         if status is None:
-            return f"the VMM ended; its parent, not this process, knows how{': ' + said if said else ''}"
+            return f"the VMM ended; how is not known, since the worker had been restarted{': ' + said if said else ''}"
         if status < 0:
             # what a killed VMM printed does not matter; one that broke down may have said why
             cause = f": {said}" if said and status != -signal.SIGKILL else ""
