@@ -70,10 +70,11 @@ async def test_vmm_killed_shows_as_failed_and_ends_open_streams(space: Deploymen
             await ended.wait()
         reader.cancel()
     row = await space.state(made)
-    assert "SIGKILL" in row["reason"]
+    # a spare that a former worker process made is not this one's child: how it ended is its parent's to know
+    assert "SIGKILL" in row["reason"] or "worker had been restarted" in row["reason"], row
     answer = await space.http.post(f"/v1/sandboxes/{made}/commands", json={"cmd": "true"})
     assert (answer.status_code, answer.json()["code"]) == (409, "sandbox_failed")
-    assert "SIGKILL" in answer.json()["detail"]
+    assert row["reason"] in answer.json()["detail"]
     await space.delete(made)
 
 
