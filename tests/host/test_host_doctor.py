@@ -1,11 +1,15 @@
 """`space doctor` looks, says what to do, and leaves everything as it was."""
 
 import json
+import re
 import socket
 import sys
 from pathlib import Path
 
+from space.cli import doctor_host
+from space.cli.finding import Level
 from space.host import command
+from space.layout import Layout
 
 _SPACE = Path(sys.prefix) / "bin" / "space"
 
@@ -39,6 +43,31 @@ async def test_a_port_in_use_blocks_with_its_cure(tmp_path: Path) -> None:
     assert status == 1
     assert found["port"]["level"] == "blocker"
     assert "--port" in found["port"]["cure"]
+
+
+async def test_versions_are_whole() -> None:
+    _, found = await _doctor(Path("/nowhere/data"))
+    for program in ("qemu-system-x86_64", "dpkg-deb", "ip"):
+        assert re.fullmatch(r"\d+(\.\d+)+", found[program]["found"]), found[program]
+
+
+async def test_a_full_disk_area_blocks_and_a_full_host_is_hinted_at(tmp_path: Path) -> None:
+    """Doctor once looked at the host's disk alone, and called 0.8 GiB there enough."""
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    layout = Layout(data_dir, "doct", 0x7000_0000)
+    for folder, size in ((data_dir, "700m"), (layout.disk_area, "400m")):
+        folder.mkdir(exist_ok=True)
+        await command.run("mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder))
+        (data_dir / "mem.img").touch()
+    try:
+        host, disk = doctor_host.room(data_dir, layout)
+    finally:
+        for folder in (layout.disk_area, data_dir):
+            await command.run("umount", str(folder))
+    assert (host.level, disk.level) == (Level.HINT, Level.BLOCKER)
+    assert "SPACE_MEMORY_GIB" in host.cure
+    assert "Delete sandboxes" in disk.cure
 
 
 async def test_a_data_folder_in_memory_is_hinted_at() -> None:

@@ -69,3 +69,21 @@ def test_a_second_holder_is_refused_by_the_pid_of_the_first(data_dir: Path) -> N
     with instance.only_one(data_dir):
         pass
     assert instance.holder(data_dir) is None
+
+
+def test_only_claims_whose_folder_is_gone_are_lost(data_dir: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    instance.claim(data_dir)
+    left = instance.claim(gone)
+    assert instance.lost_claims() == []
+    shutil.rmtree(gone)
+    assert [claim.identity.instance for claim in instance.lost_claims()] == [left.instance]
+
+
+def test_a_claim_that_is_held_is_not_lost(data_dir: Path) -> None:
+    instance.claim(data_dir)
+    (data_dir / "instance.json").unlink()
+    with instance.only_one(data_dir), multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(instance.lost_claims) == []
+    assert len(instance.lost_claims()) == 1

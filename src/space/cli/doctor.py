@@ -35,7 +35,8 @@ async def _examine(settings: HostSettings) -> list[Finding]:
         *await doctor_kernel.kernel(),
         doctor_kernel.kvm(layout),
         *await doctor_host.programs(),
-        *doctor_host.resources(data_dir),
+        *doctor_host.room(data_dir, layout),
+        doctor_host.memory(),
         *doctor_host.isolation(),
         *await doctor_instance.findings(settings, layout),
     ]

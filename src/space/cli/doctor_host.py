@@ -2,16 +2,25 @@
 
 import os
 import platform
+import re
 import shutil
+import textwrap
 from pathlib import Path
 
-from space.cli.finding import Finding, needed, wanted
+from space.cli.finding import Finding, Level, needed, wanted
+from space.cli.output import human_bytes
 from space.host import command
 from space.host.command import CommandError
+from space.host.mounts import mounted_at
+from space.host.room import AREA_CURE, HOST_CURE, RESERVE_BYTES, free_bytes
+from space.image import rootfs
+from space.layout import Layout
 from space.settings import search_path
 
 _GIB = 1024**3
-_ROOM_GOOD_GIB, _ROOM_LEAST_GIB = 10, 5
+_ROOM_GOOD_GIB, _ROOM_LEAST_GIB = 10, 7
+"""The least: the smallest areas take 5.6 GiB, a template's parts and the database 1 GiB."""
+
 _MEMORY_GOOD_GIB, _MEMORY_LEAST_GIB = 3, 1
 
 _PROGRAMS = (
@@ -30,6 +39,8 @@ _PROGRAMS = (
     ("go", "golang-go", "version"),
 )
 """What is run on the host: the program, its Debian package, how it tells its version."""
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 def system() -> list[Finding]:
@@ -55,22 +66,38 @@ async def programs() -> list[Finding]:
     return found
 
 
-def resources(data_dir: Path) -> list[Finding]:
-    """Return room on disk and in memory. A data folder that is in use has taken its room already."""
+def room(data_dir: Path, layout: Layout | None) -> list[Finding]:
+    """Return room on the host's disk; and in the disk area, where an instance is there and its area is mounted."""
     place = next(path for path in (data_dir, *data_dir.parents) if path.exists())
-    free_gib = shutil.disk_usage(place).free / _GIB
-    used = (data_dir / "instance.json").exists()
-    room = f"{free_gib:.1f} GiB free at {place}"
-    memory_gib = _available_memory() / _GIB
-    memory = f"{memory_gib:.1f} GiB available"
-    return [
-        needed("disk", room, used or free_gib >= _ROOM_LEAST_GIB, f"Free {_ROOM_LEAST_GIB} GiB, or use another --data.")
-        if free_gib < _ROOM_LEAST_GIB
-        else wanted("disk", room, free_gib >= _ROOM_GOOD_GIB, "Templates and sandboxes will fill it soon."),
-        needed("memory", memory, memory_gib >= _MEMORY_LEAST_GIB, "Free memory: a sandbox takes 512 MiB and more.")
-        if memory_gib < _MEMORY_LEAST_GIB
-        else wanted("memory", memory, memory_gib >= _MEMORY_GOOD_GIB, "Room for one or two sandboxes only."),
-    ]
+    free = free_bytes(place)
+    found = f"{human_bytes(free)} free at {place}"
+    if layout is None or not (data_dir / "mem.img").exists():
+        if free < _ROOM_LEAST_GIB * _GIB:
+            return [Finding(Level.BLOCKER, "disk", found, f"Free {_ROOM_LEAST_GIB} GiB, or use another --data.")]
+        return [wanted("disk", found, free >= _ROOM_GOOD_GIB * _GIB, "Templates and sandboxes will fill it soon.")]
+    need = rootfs.TAR_BYTES + RESERVE_BYTES
+    cure = f"The first build of a template keeps its parts here and needs {human_bytes(need)}. {HOST_CURE}"
+    findings = [wanted("disk", found, free >= need, cure)]
+    if mounted_at(layout.disk_area) is not None:
+        findings.append(_area_room(free_bytes(layout.disk_area)))
+    return findings
+
+
+def _area_room(free: int) -> Finding:
+    found = f"{human_bytes(free)} free for sandboxes and templates"
+    if free <= RESERVE_BYTES:
+        return Finding(Level.BLOCKER, "disk area", found, f"No sandbox can be created. {AREA_CURE}")
+    need = rootfs.BUILD_BYTES + RESERVE_BYTES
+    return wanted("disk area", found, free >= need, f"A template's build needs {human_bytes(need)}. {AREA_CURE}")
+
+
+def memory() -> Finding:
+    """Return the memory that is free for guests."""
+    free_gib = _available_memory() / _GIB
+    found = f"{free_gib:.1f} GiB available"
+    if free_gib < _MEMORY_LEAST_GIB:
+        return Finding(Level.BLOCKER, "memory", found, "Free memory: a sandbox takes 512 MiB and more.")
+    return wanted("memory", found, free_gib >= _MEMORY_GOOD_GIB, "Room for one or two sandboxes only.")
 
 
 def isolation() -> list[Finding]:
@@ -107,7 +134,9 @@ async def _version(name: str, option: str) -> str:
     except (CommandError, OSError) as error:
         return f"does not run: {error}"
     lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[0][:60] if lines else "present"
+    line = lines[0] if lines else "present"
+    number = _VERSION.search(line)
+    return number[0] if number else textwrap.shorten(line, 60)
 
 
 def _os_release() -> dict[str, str]:

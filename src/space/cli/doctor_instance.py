@@ -29,10 +29,10 @@ async def findings(settings: HostSettings, layout: Layout | None) -> list[Findin
     if layout is None:
         return [*found, Finding(Level.OK, "SPACE", f"not set up in {data_dir}"), _port(settings)]
     if pid is None:
-        return [*found, _stopped(layout), _port(settings), *_strangers(layout)]
+        return [*found, _stopped(layout), _port(settings), *_strangers()]
     found.append(Finding(Level.OK, "SPACE", f"runs as {layout.instance} (pid {pid})"))
     found += [_daemon(record, layout) for record in read_records(folders.records_dir(layout))]
-    return [*found, await _readiness(settings), *_strangers(layout)]
+    return [*found, await _readiness(settings), *_strangers()]
 
 
 async def _file_system(data_dir: Path) -> Finding:
@@ -79,20 +79,24 @@ async def _readiness(settings: HostSettings) -> Finding:
         async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=5) as http:
             answer = await http.get("/readyz")
     except httpx2.TransportError:
-        return Finding(Level.BLOCKER, "API", f"no answer at {address}", "See the logs of edge and api.")
-    return needed("API", f"{address}: {answer.status_code}", answer.is_success, f"It says: {answer.text[:300]}")
+        return Finding(Level.BLOCKER, "port", f"no answer at {address}", "See the logs of edge and api.")
+    found = f"{address}, SPACE's own: {'ready' if answer.is_success else answer.status_code}"
+    return needed("port", found, answer.is_success, f"It says: {answer.text[:300]}")
 
 
-def _strangers(layout: Layout) -> list[Finding]:
-    """Return run folders whose data folder is gone: nothing will ever clean them up by itself."""
-    known = {layout.instance, *(claim.identity.instance for claim in instance.live_claims())}
-    lost = [path.name for path in RUN_ROOT.glob("????") if path.name not in known]
+def _strangers() -> list[Finding]:
+    """Return what `space up` made for data folders that are gone: nothing will ever clean it up by itself.
+
+    A run folder that nobody claimed is not ours to judge: a test that runs now may have made it.
+    """
+    lost = {claim.identity.instance: claim.data_dir for claim in instance.lost_claims()}
     return [
         Finding(
             Level.HINT,
             "left behind",
-            f"instance {name}, whose data folder is gone",
+            f"instance {name}, whose data folder {data_dir} is gone",
             f"Restart the host, or end its processes (their names hold {name}) and delete {RUN_ROOT / name}.",
         )
-        for name in lost
+        for name, data_dir in lost.items()
+        if (RUN_ROOT / name).exists()
     ]

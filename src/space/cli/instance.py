@@ -102,7 +102,7 @@ def holder(data_dir: Path) -> int | None:
     """Return the pid of the `space up` that holds the data folder; None where none does."""
     try:
         descriptor = os.open(data_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -115,20 +115,25 @@ def holder(data_dir: Path) -> int | None:
         os.close(descriptor)
 
 
-def live_claims() -> list[Claim]:
-    """Return the claims on this host whose data folder exists."""
-    return _claims(RUN_ROOT / _CLAIMS)
+def lost_claims() -> list[Claim]:
+    """Return the claims on this host whose data folder is gone, or another instance's, and that nobody holds."""
+    claims = RUN_ROOT / _CLAIMS
+    return [one for one in _read_claims(claims) if not _stands(one) and holder(one.data_dir) is None]
 
 
 def _claims(folder: Path) -> list[Claim]:
     """Return the claims whose data folder still says the same; one that was moved or deleted claims nothing."""
-    found = []
-    for path in folder.glob("*.json"):
-        claimed = Claim.model_validate_json(path.read_text())
-        there = read(claimed.data_dir)
-        if there and (there.instance, there.uid_base) == (claimed.identity.instance, claimed.identity.uid_base):
-            found.append(claimed)
-    return found
+    return [claimed for claimed in _read_claims(folder) if _stands(claimed)]
+
+
+def _read_claims(folder: Path) -> list[Claim]:
+    return [Claim.model_validate_json(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def _stands(claimed: Claim) -> bool:
+    there = read(claimed.data_dir)
+    mine = claimed.identity
+    return there is not None and (there.instance, there.uid_base) == (mine.instance, mine.uid_base)
 
 
 def _unused(others: list[Claim]) -> Identity:
