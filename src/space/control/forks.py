@@ -4,18 +4,19 @@ The children's rows come first, leased by this process; then their worker makes 
 child that nobody is making any more (a process died, or `wait` was False) is made on its own by whoever reconciles it.
 """
 
+import asyncio
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 
-from space.control import lifecycle, steps
+from space.control import lifecycle, steps, waiting
 from space.control.lifecycle import Changes
 from space.control.plane import Plane
 from space.control.reconcile import abandon, reconcile
 from space.model.errors import Conflict, InvalidArgument, SpaceError, Stale, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
 from space.model.lifecycle import State
-from space.model.operation import Operation, OperationKind
+from space.model.operation import Operation, OperationKind, OperationStatus
 from space.model.sandbox import MAX_FORKS, Deadlines, Desired, Sandbox, SandboxSpec, check_deadlines, check_spec
 from space.store import operations, sandboxes
 from space.store.db import Queries
@@ -58,7 +59,9 @@ async def fork(plane: Plane, project: ProjectId, sandbox: SandboxId, wish: ForkW
     plane.activity.touch(sandbox)
     if not wait:
         return [Child(operation) for _, operation in made]
-    await _make(plane, parent, [child for child, _ in made])
+    lag = await _make(plane, parent, [child for child, _ in made])
+    if lag is not None:
+        await _heal(plane, made, lag)
     children = [await _child(plane, operation.id, project) for _, operation in made]
     if all(child.error for child in children) and children[0].error is not None:
         raise children[0].error
@@ -97,20 +100,32 @@ def _spec(parent: Sandbox, wish: ForkWish) -> SandboxSpec:
     return spec
 
 
-async def _make(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> None:
+async def _make(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> SpaceError | None:
+    """Have the copies made; returns why nobody can tell what became of them."""
     plane.held.update((child.id, child.epoch) for child in children)
     try:
         await steps.fork(plane, parent, children)
     except (Stale, Unavailable) as error:
-        # whatever the worker has made of them meanwhile, nobody will ask for it again
         for child in children:
             await sandboxes.release(plane.db, child)
-            if await abandon(plane, child.id, error, min_age_s=0):
-                await reconcile(plane, child.id)
+        return error
+    else:
+        return None
     finally:
         for child in children:
             if plane.held.get(child.id) == child.epoch:
                 del plane.held[child.id]
+
+
+async def _heal(plane: Plane, made: Sequence[tuple[Sandbox, Operation]], lag: SpaceError) -> None:
+    """Have each copy found or made on its own, as long as a call waits for a worker; give up the others."""
+    deadline = asyncio.get_running_loop().time() + waiting.WAIT_UNAVAILABLE_S
+    for child, operation in made:
+        await reconcile(plane, child.id)
+        left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+        done = await waiting.finished(plane, operation, left_s)
+        if done.status is OperationStatus.RUNNING and await abandon(plane, child.id, lag, min_age_s=0):
+            await reconcile(plane, child.id)
 
 
 async def _child(plane: Plane, operation: OperationId, project: ProjectId) -> Child:

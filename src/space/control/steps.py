@@ -15,6 +15,7 @@ from space.model.errors import (
     InvalidArgument,
     NoCapacity,
     NotFound,
+    SandboxFailed,
     SpaceError,
     Stale,
     StorageFull,
@@ -148,33 +149,39 @@ async def drop_fork(plane: Plane, child: Sandbox, error: SpaceError) -> Sandbox:
 
 
 async def _pause(plane: Plane, sandbox: Sandbox) -> Sandbox:
-    try:
-        await _client(plane, sandbox).pause(sandbox.id, sandbox.epoch)
-    except SpaceError as error:
-        return await _refused(plane, sandbox, error, Desired.RUNNING)
+    error = await _told(plane, sandbox, State.PAUSED, _client(plane, sandbox).pause)
+    if isinstance(error, SandboxFailed):
+        return await _fail(plane, sandbox, str(error), None)
     async with plane.db.transaction() as tx:
-        if sandbox.state is State.PAUSED:
-            return await answer(tx, sandbox)
+        if error is not None or sandbox.state is State.PAUSED:
+            return await answer(tx, sandbox, error=error, withdrawn_to=None if error is None else Desired.RUNNING)
         return await happen(plane, tx, sandbox, Event.PAUSED)
 
 
 async def _resume(plane: Plane, sandbox: Sandbox) -> Sandbox:
-    try:
-        await _client(plane, sandbox).resume(sandbox.id, sandbox.epoch)
-    except SpaceError as error:
-        return await _refused(plane, sandbox, error, None)
+    error = await _told(plane, sandbox, State.RUNNING, _client(plane, sandbox).resume)
+    if isinstance(error, SandboxFailed):
+        return await _fail(plane, sandbox, str(error), None)
     async with plane.db.transaction() as tx:
+        if error is not None or sandbox.state is State.RUNNING:
+            return await answer(tx, sandbox, error=error)
         return await happen(plane, tx, sandbox, Event.RESUMED, reason=_why(sandbox, Desired.RUNNING))
 
 
-async def _refused(plane: Plane, sandbox: Sandbox, error: SpaceError, withdrawn_to: Desired | None) -> Sandbox:
-    if isinstance(error, Stale | Unavailable):
-        raise error
-    there = await _truth(plane, sandbox)
-    if there is None or there.state == "failed":
-        return await _fail(plane, sandbox, (there and there.reason) or LOST, None)
-    async with plane.db.transaction() as tx:
-        return await answer(tx, sandbox, error=error, withdrawn_to=withdrawn_to)
+async def _told(
+    plane: Plane, sandbox: Sandbox, wanted: State, call: Callable[[SandboxId, int], Awaitable[SandboxFact]]
+) -> SpaceError | None:
+    """Make a call and return why the sandbox is not in the wanted state then; SandboxFailed where there is no VM."""
+    try:
+        await call(sandbox.id, sandbox.epoch)
+    except (Stale, Unavailable):
+        raise
+    except SpaceError as error:
+        there = await _truth(plane, sandbox)
+        if there is None or there.state == "failed":
+            return SandboxFailed((there and there.reason) or LOST)
+        return None if there.state == wanted else error
+    return None
 
 
 async def _suspend(plane: Plane, sandbox: Sandbox) -> Sandbox:

@@ -32,8 +32,9 @@ _GO_ON: dict[State, Step] = {
 """What has begun is brought to an end first, whatever is wished now; but for a delete."""
 
 _TOWARDS: dict[Desired, dict[State, Step]] = {
-    Desired.RUNNING: {State.PAUSED: Step.RESUME, State.SUSPENDED: Step.RESTORE},
-    # told again to one that is paused already: a VM that its worker paused (a full disk) would go on by itself
+    # Told also to one that is running or paused already as far as the row knows: an earlier call may have been done
+    # without the row hearing of it, and a VM that its worker paused (a full disk) would go on by itself.
+    Desired.RUNNING: {State.RUNNING: Step.RESUME, State.PAUSED: Step.RESUME, State.SUSPENDED: Step.RESTORE},
     Desired.PAUSED: {State.RUNNING: Step.PAUSE, State.PAUSED: Step.PAUSE, State.SUSPENDED: Step.RESTORE},
     Desired.SUSPENDED: {State.RUNNING: Step.SUSPEND, State.PAUSED: Step.SUSPEND},
 }

@@ -258,7 +258,7 @@ async def move(
     timings = None if timings_ms is None else dict(timings_ms)
     row = await tx.fetchrow(
         _MOVE, sandbox.id, sandbox.epoch, sandbox.state, state, reason, observed, timings, sandbox.generation,
-        convergence.WITHDRAWN.get(event), event, now,
+        convergence.WITHDRAWN.get(event) if answered else None, event, now,
     )  # fmt: skip
     moved = _fresh(row, sandbox)
     assert row is not None
