@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from space.host.tasks import first
+from space.host.tasks import first, first_of
 
 
 async def _value(value: str, delay_s: float = 0) -> str:
@@ -51,3 +51,11 @@ async def test_cancellation_reaches_every_step() -> None:
         task.cancel()
     assert task.cancelled()
     assert sorted(ended) == [1, 2]
+
+
+def test_the_first_of_a_kind_is_found_in_groups_of_groups() -> None:
+    wanted = LookupError("deep")
+    group = BaseExceptionGroup("outer", [ValueError(), ExceptionGroup("inner", [OSError(), wanted]), LookupError()])
+    assert first_of(group, LookupError) is wanted
+    assert first_of(wanted, LookupError) is wanted
+    assert first_of(group, KeyError) is None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from space.cli.supervisor import DaemonSpec
+from space.cli.supervisor import DaemonSpec, last_words
 from space.host import command
 from space.host.command import CommandError
 from space.host.daemon import drop_privileges
@@ -29,7 +29,8 @@ async def ensure(layout: Layout, api: DaemonSpec) -> str | None:
         # on standard input: an argument could be read by every user of the host
         done = await command.run(*argv, stdin=present, env=api.env, cwd=Path("/"), timeout_s=_ENSURE_S)
     except CommandError as error:
-        raise Unavailable(f"The database could not be prepared: {error.stderr.strip()[-2000:]}") from error
+        words = "\n".join(last_words(error.stderr.strip().splitlines()))
+        raise Unavailable(f"The database could not be prepared: {words}") from error
     made = done.stdout.strip()
     if not is_api_key(made):
         return None

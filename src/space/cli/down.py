@@ -8,7 +8,7 @@ import signal
 
 from space import telemetry
 from space.cli import code, daemons, folders, instance, output
-from space.cli.supervisor import stop_leftovers
+from space.cli.supervisor import last_words, stop_leftovers
 from space.cli.up import Data, require_root
 from space.host import command
 from space.host.command import CommandError
@@ -75,4 +75,5 @@ async def _give_back(layout: Layout, settings: HostSettings) -> None:
     try:
         await command.run(*argv, env=daemons.environment(layout), timeout_s=_GIVE_BACK_S)
     except CommandError as error:
-        raise Unavailable(f"Not everything could be given back; run this again. {error.stderr[-2000:]}") from error
+        words = "\n".join(last_words(error.stderr.strip().splitlines()))
+        raise Unavailable(f"Not everything could be given back; run this again. {words}") from error

@@ -6,6 +6,7 @@ from collections.abc import Generator
 import typer
 
 from space.cli import output
+from space.host.tasks import first_of
 from space.model.errors import SpaceError
 
 OURS, CANNOT_START, NOT_FOUND = 125, 126, 127
@@ -18,12 +19,8 @@ _STATUS = {
 
 
 def known(error: BaseException) -> SpaceError | OSError | None:
-    """Return the first error in `error`, or in the group that it is, which says what is wrong; None for a defect."""
-    if isinstance(error, SpaceError | OSError):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := known(one)) is not None), None)
-    return None
+    """Return the first error in `error` that says what is wrong; None for a defect."""
+    return first_of(error, SpaceError) or first_of(error, OSError)
 
 
 @contextlib.contextmanager

@@ -207,11 +207,11 @@ def _ended(status: int | None) -> str:
 
 
 def _failure(spec: DaemonSpec, what: str, logged: int) -> str:
-    words = _last_words(_lines(spec.log_file, logged))
+    words = last_words(_lines(spec.log_file, logged))
     return "\n".join([f"{spec.name} {what}.", *words, f"Its whole log: {spec.log_file}"])
 
 
-def _last_words(lines: list[str]) -> list[str]:
+def last_words(lines: list[str]) -> list[str]:
     """Return the end of a log, for a person.
 
     Our processes end with a plain line that says what to do, below events in JSON. Of a traceback, the error counts.

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 async def first(*steps: Coroutine[Any, Any, T]) -> T:
@@ -39,3 +40,12 @@ async def together(*steps: Coroutine[Any, Any, None]) -> None:
                 group.create_task(step)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+def first_of(error: BaseException, kind: type[E]) -> E | None:
+    """Return the first error of this kind in `error`, which may be a TaskGroup's group of them; else None."""
+    if isinstance(error, kind):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := first_of(one, kind)) is not None), None)
+    return None

@@ -18,6 +18,7 @@ from space import telemetry
 from space.disk import area
 from space.host.counter import Counter
 from space.host.process import keep_memory_private
+from space.host.tasks import first_of
 from space.image.build import boot_files
 from space.layout import UID_RANGE_SIZE, Layout
 from space.model.errors import SpaceError
@@ -111,5 +112,8 @@ def main() -> None:
     keep_memory_private()
     try:
         asyncio.run(teardown.down(settings.layout()) if arguments.down else serve(settings))
-    except SpaceError as error:  # says what to do; `space up` shows it
-        sys.exit(str(error))
+    except (SpaceError, BaseExceptionGroup) as error:
+        problem = first_of(error, SpaceError)
+        if problem is None:
+            raise
+        sys.exit(str(problem))  # one line that says what to do; `space up` shows it

@@ -1,0 +1,49 @@
+"""`space up` that cannot start: says why in one line, and leaves nothing of a data folder that was not there."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from space.host import command
+from space.host.command import Completed
+
+_SPACE = Path(sys.prefix) / "bin" / "space"
+
+
+async def _space(*arguments: str, **environment: str) -> Completed:
+    return await command.run(str(_SPACE), *arguments, env=environment, timeout_s=60, check=False)
+
+
+@pytest.mark.parametrize("options", [(), ("--detach",)])
+async def test_a_port_in_use_makes_no_folder(tmp_path: Path, options: tuple[str, ...]) -> None:
+    data_dir = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = await _space("up", "--data", str(data_dir), "--port", port, *options)
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: Cannot listen")
+    assert not data_dir.exists()
+
+
+async def test_without_a_start_the_clients_say_how_to(tmp_path: Path) -> None:
+    done = await _space("sandbox", "ls", SPACE_DATA_DIR=str(tmp_path))
+    assert (done.status, done.stdout) == (1, "")
+    assert "space up" in done.stderr
+
+
+async def test_a_start_that_fails_says_what_it_leaves() -> None:
+    data_dir = Path("/var/lib") / f"space-up-test-{os.getpid()}"
+    settings = {"SPACE_DATABASE_URL": "postgresql://127.0.0.1:1/none", "SPACE_DISK_GIB": "1000000"}
+    try:
+        done = await _space("up", "--data", str(data_dir), "--port", "0", **settings)
+        assert done.status == 1
+        assert "worker could not start" in done.stderr
+        assert "SPACE_DISK_GIB" in done.stderr
+        assert f"space down --data {data_dir}" in done.stderr
+        assert "Traceback" not in done.stderr
+    finally:
+        await _space("down", "--data", str(data_dir))
+        await command.run("rm", "-rf", str(data_dir))
