@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from space.cli import doctor, down, failure, key, output, run, sandbox, template, up
+from space.cli import doctor, down, failure, key, lifecycle, output, run, sandbox, template, up
 from space.model.errors import SpaceError
 
 BROKEN_PIPE = 141
@@ -30,6 +30,7 @@ app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
+app.add_typer(lifecycle.snapshots, name="snapshot")
 app.add_typer(key.app, name="key")
 
 

@@ -12,6 +12,7 @@ import typer
 from space.cli import failure, output, terminal
 from space.cli.client import Api, Json, connect
 from space.cli.commands import Command
+from space.cli.deadlines import Lifetime, deadlines
 from space.model.errors import InvalidArgument, Unavailable
 from space.model.ids import new_id
 from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
@@ -36,6 +37,7 @@ def run(
     env: Env = None,
     vcpus: Vcpus = None,
     memory: Memory = None,
+    lifetime: Lifetime = None,
     timeout: Timeout = None,
     user: User = None,
     cwd: Cwd = None,
@@ -48,7 +50,7 @@ def run(
     such program, 126 where it cannot be started, 125 for every other error of ours.
     """
     with failure.beside_a_command():
-        wish = {"template": template, "vcpus": vcpus, "memory_mib": memory}
+        wish = deadlines(lifetime, None, None, None) | {"template": template, "vcpus": vcpus, "memory_mib": memory}
         body = command_body(command, env, timeout, user, cwd)
         raise typer.Exit(asyncio.run(_run(client_settings(), given(wish), body)))
 

@@ -10,6 +10,7 @@ import typer
 from space.cli import failure, output, terminal
 from space.cli.client import Json, connect
 from space.cli.copy import RemoteFiles, parse_remote
+from space.cli.deadlines import AtEnd, AutoResume, Idle, Lifetime, deadlines
 from space.cli.output import Format
 from space.cli.run import Cwd, Env, Memory, Timeout, User, Vcpus, command_body, create, execute, given, parse_env
 from space.model.errors import InvalidArgument, NotFound
@@ -33,6 +34,7 @@ def _all_checked(texts: list[str]) -> list[str]:
 
 
 _LABEL = f"For finding it again (ls --label). A name without ':'; both up to {MAX_LABEL_CHARS} characters."
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes' ids.", callback=_all_checked)]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.", callback=_checked)]
 UncheckedId = Annotated[str, typer.Argument(metavar="ID", help="The sandbox's id.")]
 Out = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
@@ -45,10 +47,14 @@ def create_(
     label: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help=_LABEL)] = None,
     vcpus: Vcpus = None,
     memory: Memory = None,
+    lifetime: Lifetime = None,
+    idle_timeout: Idle = None,
+    on_timeout: AtEnd = None,
+    auto_resume: AutoResume = None,
     out: Out = Format.TABLE,
 ) -> None:
     """Create a sandbox and wait until it answers; prints its id."""
-    wish = given(
+    wish = deadlines(lifetime, idle_timeout, on_timeout, auto_resume) | given(
         {
             "template": template,
             "vcpus": vcpus,
@@ -88,7 +94,18 @@ def list_(
     if out is Format.JSON:
         output.print_json(found)
         return
-    columns = ("id", "state", "template", "vcpus", "memory_mib", "created_at", "labels", "reason")
+    columns = (
+        "id",
+        "state",
+        "template",
+        "vcpus",
+        "memory_mib",
+        "created_at",
+        "idle_since",
+        "expires_at",
+        "labels",
+        "reason",
+    )
     rows = ({**one, "labels": " ".join(f"{name}={value}" for name, value in one["labels"].items())} for one in found)
     output.print_table(columns, ([one.get(name) for name in columns] for one in rows))
 
@@ -180,7 +197,7 @@ def copy(
 
 @app.command("rm")
 def remove(
-    sandboxes: Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes' ids.", callback=_all_checked)],
+    sandboxes: Ids,
 ) -> None:
     """Delete sandboxes, in any state; fine when one is deleted already."""
 
