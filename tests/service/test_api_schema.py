@@ -44,3 +44,10 @@ async def test_every_answer_is_as_documented(api: Api, tmp_path: Path, monkeypat
         )  # fmt: skip
         web.should_exit = True
     assert done.status == 0, done.stdout[-20_000:] + done.stderr[-2000:]
+
+
+async def test_every_route_is_summed_up_in_a_sentence(api: Api) -> None:
+    document = (await api.http.get("/openapi.json")).json()
+    told = [one["summary"] for item in document["paths"].values() for one in item.values() if "summary" in one]
+    assert len(told) > 30
+    assert [summary for summary in told if not summary.endswith(".")] == []

@@ -13,7 +13,7 @@ from space.model.sandbox import Sandbox
 from space.store import sandboxes
 from space.store.notices import Channel
 
-_MISSING = "An API key is needed: send `X-API-KEY: e2b_...` or `Authorization: Bearer e2b_...`."
+_MISSING = f"An API key is needed: send `X-API-KEY: e2b_...` or `Authorization: Bearer e2b_...`. {keys.WHERE}"
 
 
 class Access:

@@ -39,6 +39,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
         description="Disposable Linux computers for AI agents. Errors are `application/problem+json` with a `code`.",
         routes=app.routes,
     )
+    for item in found["paths"].values():
+        for operation in item.values():  # the first line of the route's docstring, in place of a title made of its name
+            operation["summary"] = operation["description"].split("\n", 1)[0]
     schemas = found["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

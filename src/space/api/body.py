@@ -9,6 +9,7 @@ import pydantic
 from fastapi import Request
 
 from space.model.errors import BadRequest, InvalidArgument, TooLarge
+from space.wire.serving import in_words
 
 MAX_BYTES = 1024 * 1024
 DRAIN_BYTES = 256 * 1024 * 1024
@@ -36,7 +37,7 @@ def _explained(model: type[pydantic.BaseModel], kind: str, loc: tuple[int | str,
     field = ".".join(str(part)[:80] for part in loc) or "The body"
     if kind == "extra_forbidden":
         return f"{field}: there is no such field; the fields are {', '.join(model.model_fields)}."
-    return f"{field}: {message}."
+    return f"{field}: {in_words(message)}."
 
 
 async def _read(request: Request) -> bytes:

@@ -13,6 +13,7 @@ DEFAULT_PROJECT = "default"
 MAX_LABEL = 100
 LABEL = r"^[^\x00-\x1f\x7f-\x9f]+$"
 """Pattern of a label: anything but control characters."""
+WHERE = "On SPACE's host the first key is in <data folder>/api-key; `space key create` makes more."
 _TOUCH_AFTER = datetime.timedelta(minutes=1)
 
 
@@ -39,7 +40,7 @@ async def authenticate(db: Database, text: str) -> ApiKey:
     """Return the key with this text, and note that it was used; raises Unauthorized."""
     found = await keys.by_hash(db, hash_api_key(text)) if is_api_key(text) else None
     if found is None:
-        raise Unauthorized("This API key is not valid. Keys look like e2b_<40 hex digits>; it may have been revoked.")
+        raise Unauthorized(f"This API key is not valid, or was revoked. Keys look like e2b_<40 hex digits>. {WHERE}")
     now = datetime.datetime.now(datetime.UTC)
     if found.last_used_at is None or now - found.last_used_at > _TOUCH_AFTER:
         await keys.touch(db, found.id)

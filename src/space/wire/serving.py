@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Generator
 from pathlib import Path
@@ -19,6 +20,7 @@ from space.telemetry import logger
 from space.wire.problem import MEDIA_TYPE, Problem, headers_of, to_problem
 
 log = logger()
+_SUBJECT = re.compile(r"^(?:Input|Value|String|List|Dictionary|Data) should ")
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 2 * 3600
 """Longer than any of our callers keeps an idle connection (Envoy: 1 h): a server that closes first may do so while the
@@ -89,14 +91,19 @@ def answer(error: Exception) -> Response:
         return problem_response(problem, dict(error.headers or {}))
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:])
-        error = InvalidArgument(f"{field}: {first['msg']}.")
+        field = ".".join(part for part in first["loc"][1:] if isinstance(part, str))  # numbers count repetitions
+        error = InvalidArgument(f"{field}: {in_words(first['msg'])}.")
     elif not isinstance(error, SpaceError):
         log.error("request_crashed", exc_info=error)
         error = SpaceError("Internal error; see the log of this process.")
     elif error.__cause__ is not None:
         log.warning("request_failed", code=error.slug, detail=str(error), cause=repr(error.__cause__))
     return problem_response(to_problem(error), headers_of(error))
+
+
+def in_words(message: str) -> str:
+    """Return pydantic's message about a value, without its words for where the value came from."""
+    return _SUBJECT.sub("must ", message)
 
 
 def _allowed(app: FastAPI, request: Request) -> str:
