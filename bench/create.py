@@ -8,13 +8,15 @@ import argparse
 import asyncio
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
 from bench import floor
 from tests.support.deployment import Deployment
 
-from space.cli.output import print_table, say
+from space.cli.output import human_bytes, print_table, say
+from space.host.room import free_bytes
 from space.image import catalog
 from space.layout import Layout
 from space.model.ids import TemplateDigest
@@ -24,6 +26,10 @@ from space.wire.worker import WorkerClient
 
 DATA = Path("/var/lib/space-bench")
 """Kept between runs, so that the template is built once; delete it any time."""
+
+_SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "2"}
+NEED_BYTES = 8 * 1024**3
+"""Both areas, what templates are built from, the database, and a reserve."""
 
 STEPS = ("create", "first command", "create + first command", "second command", "delete", "bare QEMU boot")
 
@@ -73,9 +79,14 @@ async def _accelerator(layout: Layout) -> Accelerator:
 
 async def measure(rounds: int) -> dict[str, list[float]]:
     """Start SPACE, take `rounds` measurements of everything after one that is not counted, end SPACE."""
-    space = Deployment(DATA)
+    if not (DATA / "disk.img").exists() and free_bytes(DATA.parent) < NEED_BYTES:
+        sys.exit(f"error: {DATA.parent} has {human_bytes(free_bytes(DATA.parent))} free; this needs 8 GiB.")
+    space = Deployment(DATA, settings=_SETTINGS)
     watch = _Watch()
-    print((await space.up()).strip())
+    try:
+        print((await space.up()).strip())
+    except AssertionError as error:  # SPACE has said what to do
+        sys.exit(f"error: {error}")
     try:
         identity = json.loads((space.data / "instance.json").read_text())
         layout = Layout(space.data, identity["instance"], identity["uid_base"])
@@ -89,6 +100,7 @@ async def measure(rounds: int) -> dict[str, list[float]]:
             say(f"round {number} of {rounds}" if number else "one round to warm up")
     finally:
         await space.down()
+        say(f"{DATA} is kept, so that the next run is quick; to remove it: rm -r {DATA} {space.log_file}")
     return watch.taken
 
 

@@ -12,7 +12,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import types
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ import httpx2
 SPACE = Path(sys.prefix) / "bin" / "space"
 DATA = Path("/var/lib/space-test/e2e")
 Json = dict[str, Any]
-_SETTINGS = {"SPACE_DISK_GIB": "8", "SPACE_MEMORY_GIB": "6", "SPACE_SLOT_POOL": "2"}
+_SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2"}
+"""Small areas: 4 and 5 GiB of disk. Memory is for seven sandboxes and spares of the usual size."""
+
 _INHERITED = ("PATH", "PYTHONPATH")
 
 
@@ -59,11 +62,20 @@ def _inherited() -> dict[str, str]:
 class Deployment:
     """One running SPACE, and a client with its key."""
 
-    def __init__(self, data: Path = DATA, port: int | None = None) -> None:
+    def __init__(
+        self, data: Path = DATA, port: int | None = None, settings: Mapping[str, str] = types.MappingProxyType({})
+    ) -> None:
+        """Use what is kept in `data`; `settings` go above those of the tests."""
         self.data, self.port = data, port or free_port()
+        self.settings = {**_inherited(), **_SETTINGS, **settings}
         self.url = f"http://127.0.0.1:{self.port}"
         self._up: asyncio.subprocess.Process | None = None
         self.http = httpx2.AsyncClient(base_url=self.url, timeout=120, trust_env=False)
+
+    @property
+    def log_file(self) -> Path:
+        """What the last `up()` said on standard error."""
+        return self.data.parent / f"{self.data.name}-up.log"
 
     @property
     def key(self) -> str:
@@ -81,12 +93,12 @@ class Deployment:
         return {**_inherited(), "SPACE_URL": self.url, "SPACE_API_KEY": self.key}
 
     async def up(self) -> str:
-        """Start it and return its one line, once it is ready."""
+        """Start it and return its one line, once it is ready; what it says else is in a log, new each time."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        log = (self.data.parent / f"{self.data.name}-up.log").open("ab")
+        log = self.log_file.open("wb")
         self._up = await asyncio.create_subprocess_exec(
             SPACE, "up", "--port", str(self.port), "--data", str(self.data),
-            env={**_inherited(), **_SETTINGS},
+            env=self.settings,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
         log.close()
@@ -95,8 +107,7 @@ class Deployment:
             line = (await self._up.stdout.readline()).decode()
         if "ready" not in line:
             await self._up.wait()
-            tail = (self.data.parent / f"{self.data.name}-up.log").read_text()[-4000:]
-            raise AssertionError(f"space up ended with {self._up.returncode}: {line}\n{tail}")
+            raise AssertionError(f"space up ended with {self._up.returncode}: {line}\n{self.log_file.read_text()}")
         self.http.headers["x-api-key"] = self.key
         return line
 
@@ -114,7 +125,7 @@ class Deployment:
             return await self._up.wait()
 
     async def down(self) -> None:
-        """End it with everything it holds."""
+        """End it with everything it holds, and keep on disk what makes the next start quick: templates and cache."""
         done = await asyncio.create_subprocess_exec(SPACE, "down", "--data", str(self.data))
         async with asyncio.timeout(60):
             assert await done.wait() == 0
@@ -122,6 +133,7 @@ class Deployment:
             async with asyncio.timeout(20):
                 await self._up.wait()
         await self.http.aclose()
+        (self.data / "mem.img").unlink(missing_ok=True)
 
     def daemon_pid(self, name: str) -> int:
         """Return the pid of a server process: worker, gateway, ingress, api, edge, postgres."""

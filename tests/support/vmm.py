@@ -60,6 +60,7 @@ async def open_bench() -> AsyncGenerator[Bench]:
         yield Bench(LAYOUT, catalog.find(LAYOUT, TemplateDigest(digest)))
     finally:
         await area.release(LAYOUT)
+        (LAYOUT.data_dir / "mem.img").unlink(missing_ok=True)
 
 
 @contextlib.asynccontextmanager
