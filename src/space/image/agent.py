@@ -16,7 +16,9 @@ from space.layout import Layout
 from space.model.errors import BuildFailed
 from space.settings import search_path
 
-_BUILD_TIMEOUT_S = 300
+_BUILD_TIMEOUT_S = 600
+"""Ten times what it takes on two idle cores, the standard library included: a first start may share them."""
+
 _FLAGS = ("-trimpath", "-buildvcs=false")
 
 
