@@ -1,6 +1,7 @@
 """Server processes kept running: started in order, restarted when they die, stopped in reverse, found after a kill."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
@@ -120,6 +121,18 @@ async def test_only_the_words_of_this_start_are_told(tmp_path: Path, records: Pa
         await supervisor.stop()
     assert str(failed.value).splitlines()[1:-1] == ["OSError: no room"]
     assert str(tmp_path / "a.log") in str(failed.value)
+
+
+async def test_what_goes_on_is_told_in_words_not_in_events(tmp_path: Path, records: Path) -> None:
+    logged = """echo '{"event": "step_began", "step": "one"}'; echo '{"event": "other"}'"""
+    script = f"{logged}; sleep 5.5; touch a.ready; exec sleep 99"
+    spec = dataclasses.replace(_spec(tmp_path, "a", script), doing={"step_began step=one": "making it (once)"})
+    said: list[str] = []
+    supervisor = Supervisor(records, said.append)
+    async with asyncio.TaskGroup() as group:
+        await supervisor.start(spec, group)
+        await supervisor.stop()
+    assert said[0] == "a is starting (5 s): making it (once)"
 
 
 async def test_a_death_is_told_in_plain_words(tmp_path: Path, records: Path) -> None:

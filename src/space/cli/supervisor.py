@@ -38,7 +38,7 @@ class DaemonSpec:
 
     `ready` raises or returns False while it is not; `prepare` runs before each start (a log file, a stale socket).
     `output` gets what it prints, None discards it; `log_file` is where its log is. `user` None is root. `doing` has
-    words for what its log says last while it starts ("event fact=value"); without any, only the time is told.
+    words for what its log says while it starts ("event fact=value"); without any, only the time is told.
     """
 
     name: str
@@ -193,7 +193,7 @@ async def _until_ready(spec: DaemonSpec, watched: Watched, logged: int, say: Cal
         now = time.monotonic()
         if now - began > spec.start_timeout_s:
             raise Unavailable(_failure(spec, f"is not ready after {spec.start_timeout_s:.0f} s", logged))
-        doing = spec.doing.get(_last_event(_lines(spec.log_file, logged)), "") if spec.doing else ""
+        doing = _doing(spec, logged) if spec.doing else ""
         if now > tell_at or told not in (None, doing):
             tell_at, told = now + _TELL_S, doing
             say(f"{spec.name} is starting ({now - began:.0f} s){': ' if doing else ''}{doing}")
@@ -226,12 +226,18 @@ def last_words(lines: list[str]) -> list[str]:
     return (plain or lines)[-_LAST_LINES:]
 
 
-def _last_event(lines: list[str]) -> str:
-    """Return what a log of ours says last as `event fact=value ...`; nothing for any other line."""
+def _doing(spec: DaemonSpec, logged: int) -> str:
+    """Return the words for the last thing in the log that there are words for."""
+    events = map(_event, reversed(_lines(spec.log_file, logged)))
+    return next((words for event in events if (words := spec.doing.get(event))), "")
+
+
+def _event(line: str) -> str:
+    """Return a line of a log of ours as `event fact=value ...`; nothing for any other line."""
     try:
-        facts = json.loads(lines[-1])
+        facts = json.loads(line)
         event = facts.pop("event")
-    except (IndexError, ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         return ""
     return " ".join([event, *(f"{name}={value}" for name, value in facts.items() if name not in _ALWAYS)])
 
