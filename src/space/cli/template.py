@@ -10,17 +10,19 @@ from space.cli.client import Json, connect, ndjson
 from space.cli.output import Format
 from space.cli.sandbox import Out
 from space.model.errors import Unavailable, from_problem
+from space.model.template import DEFAULT_DISK_MIB
 from space.settings import client_settings
 
 app = typer.Typer(no_args_is_help=True, help="Templates: what sandboxes start from.")
 
+_DISK = f"Size of the disk that guests see; sparse (default: {DEFAULT_DISK_MIB})."
 _BUILD_SILENCE_S = 900.0
 
 
 @app.command("build")
 def build(
     name: Annotated[str, typer.Argument(help="Name of the template; `base` is the one recipe so far.")],
-    disk: Annotated[int | None, typer.Option(metavar="MIB", help="Size of the disk that guests see.")] = None,
+    disk: Annotated[int | None, typer.Option(metavar="MIB", help=_DISK)] = None,
     force: Annotated[bool, typer.Option(help="Build again although nothing changed.")] = False,
     out: Out = Format.TABLE,
 ) -> None:
