@@ -53,7 +53,7 @@ func (a *agent) activity() map[string]any {
 func (a *agent) counter() (stream *reader, size func() int64) {
 	a.Helper()
 	file := filepath.Join(a.TempDir(), "counter")
-	stream = a.start(with(sh("setsid sh -c 'while kill -0 "+strconv.Itoa(os.Getpid())+"; do printf x >> "+file+"; done' & echo up; wait"), "user", "root"))
+	stream = a.start(with(sh("setsid sh -c 'while [ -d /proc/"+strconv.Itoa(os.Getpid())+" ]; do printf x >> "+file+"; done' & echo up; wait"), "user", "root"))
 	size = func() int64 {
 		info, err := os.Stat(file)
 		if err != nil {

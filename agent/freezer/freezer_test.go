@@ -126,12 +126,12 @@ func grows(t *testing.T, file string) {
 
 func TestWhateverIsStartedStops(t *testing.T) {
 	for name, script := range map[string]string{
-		"busy":         "while kill -0 $TEST; do printf x >> $OUT; done",
-		"double fork":  "(( while kill -0 $TEST; do printf x >> $OUT; done ) & ) & exit",
-		"own session":  "setsid setsid sh -c 'while kill -0 $TEST; do printf x >> $OUT; done' & exit",
-		"own children": "while kill -0 $TEST; do /bin/echo x >> $OUT; done",
-		"stopped":      "sh -c 'kill -STOP $$' & while kill -0 $TEST; do printf x >> $OUT; done",
-		"tree":         "for i in 1 2 3; do sh -c 'for j in 1 2 3; do setsid sh -c \"while kill -0 $TEST; do /bin/echo x >> $OUT; done\" & done; wait' & done; wait",
+		"busy":         "while [ -d /proc/$TEST ]; do printf x >> $OUT; done",
+		"double fork":  "(( while [ -d /proc/$TEST ]; do printf x >> $OUT; done ) & ) & exit",
+		"own session":  "setsid setsid sh -c 'while [ -d /proc/$TEST ]; do printf x >> $OUT; done' & exit",
+		"own children": "while [ -d /proc/$TEST ]; do /bin/echo x >> $OUT; done",
+		"stopped":      "sh -c 'kill -STOP $$' & while [ -d /proc/$TEST ]; do printf x >> $OUT; done",
+		"tree":         "for i in 1 2 3; do sh -c 'for j in 1 2 3; do setsid sh -c \"while [ -d /proc/$TEST ]; do /bin/echo x >> $OUT; done\" & done; wait' & done; wait",
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, dir := newGroup(t)
@@ -167,7 +167,7 @@ func TestForkBombStops(t *testing.T) {
 	}
 	t.Setenv("OUT", out)
 	bomb := exec.Command("setpriv", "--reuid=64321", "--regid=64321", "--clear-groups", "prlimit", "--nproc=40:40", "/bin/bash", "-c",
-		"while kill -0 $TEST; do (printf x >> $OUT; sleep 0.01 & sleep 0.01) & (printf x >> $OUT) & done 2>/dev/null")
+		"while [ -d /proc/$TEST ]; do (printf x >> $OUT; sleep 0.01 & sleep 0.01) & (printf x >> $OUT) & done 2>/dev/null")
 	if err := g.Start(context.Background(), bomb.Start); err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +321,7 @@ func TestWhatCannotBeFrozenGoesOn(t *testing.T) {
 	g, _ := newGroup(t)
 	out := filepath.Join(t.TempDir(), "out")
 	t.Setenv("OUT", out)
-	background(t, g, "while kill -0 $TEST; do printf x >> $OUT; done")
+	background(t, g, "while [ -d /proc/$TEST ]; do printf x >> $OUT; done")
 	grows(t, out)
 	hang, hung := make(chan struct{}), make(chan struct{})
 	go g.Start(context.Background(), func() error { close(hung); <-hang; return nil })
