@@ -167,8 +167,9 @@ def _kept(layout: Layout) -> str:
     count = sum(1 for vmm in vmms if vmm is not None and start_time(vmm.pid) == vmm.start_time)
     if count == 0:
         return "no microVM runs"
-    kept = f"{count} microVMs are" if count > 1 else "1 microVM is"
-    return f"{kept} left running for the next start; `space down` ends them"
+    if count == 1:
+        return "1 microVM is left running for the next start; `space down` ends it"
+    return f"{count} microVMs are left running for the next start; `space down` ends them"
 
 
 async def _worker_info(layout: Layout) -> WorkerInfo:
