@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId, new_id
 from space.model.lifecycle import Event, State
-from space.model.sandbox import Sandbox, SandboxSpec
+from space.model.sandbox import Desired, Sandbox, SandboxSpec
 from space.model.template import Template
-from space.store import sandboxes, templates
+from space.store import sandboxes, templates, wishes
 from space.store.db import Database
 
 DIGEST = TemplateDigest("sha256:" + "a" * 64)
@@ -22,6 +22,9 @@ _PATHS: dict[State, tuple[Event, ...]] = {
     State.DELETING: (Event.DELETE_ASKED,),
     State.DELETED: (Event.DELETE_ASKED, Event.DELETED),
 }
+
+_WISHED = {Event.SUSPEND_BEGUN: Desired.SUSPENDED, Event.RESTORE_BEGUN: Desired.RUNNING}
+"""What a client wished before."""
 
 
 async def insert_template(db: Database, project: ProjectId, name: str = "base") -> Template:
@@ -67,5 +70,7 @@ async def insert_sandbox(
         made = await sandboxes.insert(tx, SandboxId(new_id()), project, spec, placed, None)
         assert made is not None, "insert a template first"
         for event in _PATHS[state]:
+            if event in _WISHED:
+                made = await wishes.wish(tx, made.id, _WISHED[event])
             made = await sandboxes.move(tx, made, event, reason=reason)
     return made

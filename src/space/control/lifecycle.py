@@ -77,7 +77,7 @@ async def _wish(
     if same and not row.settled:
         under_way = await operations.running(tx, row.id, kind)
         return row, under_way or await operations.insert(tx, row, kind)
-    if kind is OperationKind.PAUSE and Desired.SUSPENDED in (row.spec.desired, row.state):
+    if kind is OperationKind.PAUSE and row.state in (State.SUSPENDING, State.SUSPENDED):
         raise Conflict(f"Sandbox {row.id} is {row.state}; restore it first.", code="sandbox_suspended")
     row = await wishes.wish(tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now())
     return row, await operations.insert(tx, row, kind)
