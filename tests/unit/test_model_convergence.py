@@ -9,7 +9,14 @@ import dataclasses
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from space.model.convergence import (
     REFUSES,
@@ -247,8 +254,8 @@ class Life(RuleBasedStateMachine):
             assert self.row.state is State.DELETED, "a delete always wins"
 
 
-TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
+def test_a_sandbox_comes_to_rest_where_the_last_wish_said() -> None:
+    run_state_machine_as_test(Life, settings=settings(max_examples=400, stateful_step_count=30, deadline=None))
 
 
 @pytest.mark.parametrize("state", State)
