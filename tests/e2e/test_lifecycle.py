@@ -155,7 +155,7 @@ async def test_a_damaged_suspension_is_told_and_nothing_is_lost_with_it(space: D
 async def test_forks_share_the_past_and_not_the_future(space: Deployment, sandbox: str) -> None:
     await _output(space, sandbox, "echo common > /dev/shm/past")
     forked = await _order(space, sandbox, "fork", count=2)
-    children = [str(result["sandbox"]["id"]) for result in forked["results"]]  # type: ignore[attr-defined,index]
+    children = [str(result["sandbox"]["id"]) for result in forked["results"]]  # type: ignore[attr-defined]
     everyone = [sandbox, *children]
     try:
         for one in everyone:

@@ -229,19 +229,27 @@ class Machine:
         assert self._has.guest is not None
         vm = self._has.guest.vm
 
+        hung = False
+
+        async def ended() -> str:
+            reason = (await vm.wait()).reason
+            return "the VMM stopped answering and was killed" if hung else reason
+
+        async def kill() -> str:
+            nonlocal hung
+            hung = True
+            await vm.kill()
+            return await ended()
+
         async def tend() -> str:
             status = VmStatus.RUNNING
             while (status := await vm.next_status(status)) is not VmStatus.GONE:
                 await self._follow(status)
             try:
                 async with asyncio.timeout(_LAST_WORD_S):
-                    return (await vm.wait()).reason
+                    return await ended()
             except TimeoutError:
-                await vm.kill()
-                return "the VMM stopped answering and was killed"
-
-        async def ended() -> str:
-            return (await vm.wait()).reason
+                return await kill()
 
         async def silent() -> str:
             missed = 0
@@ -252,8 +260,7 @@ class Machine:
                     missed = 0
                 except VmmError:
                     missed += 1
-            await vm.kill()
-            return "the VMM stopped answering and was killed"
+            return await kill()
 
         return await first(ended(), tend(), silent())
 
