@@ -95,13 +95,13 @@ class Life(RuleBasedStateMachine):
     def settled(self) -> bool:
         return self.row.observed >= self.row.generation and self.row.state not in TRANSIENT
 
-    def happen(self, event: Event, desired: Desired, generation: int) -> None:
+    def happen(self, event: Event, desired: Desired, generation: int, back_to: Desired | None = None) -> None:
         state = advance(self.row.state, event)
         self.row.state = state
         answered = answers(desired, event, state)
         self.row.observed = generation if answered else min(self.row.observed, generation - 1)
         if answered and generation == self.row.generation:
-            self.row.desired = WITHDRAWN.get(event, self.row.desired)
+            self.row.desired = back_to or WITHDRAWN.get(event, self.row.desired)
         satisfied = SATISFIES.get(state, frozenset())
         self.settle(satisfied, REFUSES.get(event, frozenset()) - satisfied, generation)
 
@@ -183,7 +183,10 @@ class Life(RuleBasedStateMachine):
         elif step in _BEGINS:
             event = outcome(state, self.worker)
             assert event is not None, "a worker that has answered is done"
-            self.happen(event, desired, generation)
+            stands = event is Event.SUSPEND_FAILED and self.worker is State.PAUSED
+            self.happen(event, desired, generation, Desired.PAUSED if stands else None)
+            if stands and self.settled:
+                self.happen(Event.PAUSED, self.row.desired, self.row.generation)
         elif self.worker in (None, State.FAILED):
             self.happen(Event.FAILED, desired, generation)
         elif (refused and self.worker is not _DONE[step]) or str(state) == str(_DONE[step]):
@@ -191,6 +194,8 @@ class Life(RuleBasedStateMachine):
             refused = refused and self.worker is not _DONE[step]
             if refused and step is Step.PAUSE and generation == self.row.generation:
                 self.row.desired = Desired.RUNNING
+            if refused and step is Step.RESUME and state is State.PAUSED and generation == self.row.generation:
+                self.row.desired = Desired.PAUSED
             if refused:
                 self.settle(frozenset(), WISHES, generation)
             else:
@@ -248,8 +253,10 @@ class Life(RuleBasedStateMachine):
         elif self.row.state is State.DELETED:
             assert self.worker is None
         else:
-            assert str(self.row.state) == str(self.row.desired)
             assert self.worker is self.row.state
+            # a resume that was refused leaves it paused, and its caller told
+            refused = self.excused and (self.row.desired, self.row.state) == (Desired.RUNNING, State.PAUSED)
+            assert refused or str(self.row.state) == str(self.row.desired)
         if (OperationKind.DELETE, self.row.generation) in self.calls:
             assert self.row.state is State.DELETED, "a delete always wins"
 

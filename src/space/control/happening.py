@@ -21,12 +21,15 @@ async def happen(
     reason: str | None = None,
     error: SpaceError | None = None,
     timings_ms: Mapping[str, float] | None = None,
+    withdrawn_to: Desired | None = None,
 ) -> Sandbox:
     """Move the row that was read as `sandbox` and return it; raises Stale where it has changed since.
 
-    `error` is what refused callers get; without one it is made from the event.
+    `error` is what refused callers get; without one it is made from the event. `withdrawn_to` as in `sandboxes.move`.
     """
-    moved = await sandboxes.move(tx, sandbox, event, reason=reason, timings_ms=timings_ms, now=plane.clock.now())
+    moved = await sandboxes.move(
+        tx, sandbox, event, reason=reason, timings_ms=timings_ms, now=plane.clock.now(), withdrawn_to=withdrawn_to
+    )
     satisfied = SATISFIES.get(moved.state, frozenset())
     refused = REFUSES.get(event, frozenset()) - satisfied
     if satisfied or refused:

@@ -164,7 +164,9 @@ async def _resume(plane: Plane, sandbox: Sandbox) -> Sandbox:
         return await _fail(plane, sandbox, str(error), None)
     async with plane.db.transaction() as tx:
         if error is not None or sandbox.state is State.RUNNING:
-            return await answer(tx, sandbox, error=error)
+            # one that its worker paused has a reason, and goes on by itself: that remains the wish
+            refused = error is not None and sandbox.state is State.PAUSED and sandbox.reason is None
+            return await answer(tx, sandbox, error=error, withdrawn_to=Desired.PAUSED if refused else None)
         return await happen(plane, tx, sandbox, Event.RESUMED, reason=_why(sandbox, Desired.RUNNING))
 
 
@@ -234,9 +236,16 @@ async def _transit(
     if event in (Event.SUSPEND_FAILED, Event.RESTORE_FAILED):
         error = error or Conflict(f"Its worker says that sandbox {sandbox.id} is {fact and fact.state}.")
         why = str(error)
+    # one that a client had paused is so still; one that its worker paused has a reason, and the watch tells
+    stands = event is Event.SUSPEND_FAILED and fact is not None and fact.state == "paused" and fact.reason is None
     async with plane.db.transaction() as tx:
         timings = fact.timings_ms if fact is not None and event is Event.RESTORED else None
-        moved = await happen(plane, tx, sandbox, event, reason=why, error=error, timings_ms=timings)
+        back_to = Desired.PAUSED if stands else None
+        moved = await happen(
+            plane, tx, sandbox, event, reason=why, error=error, timings_ms=timings, withdrawn_to=back_to
+        )
+        if stands and moved.settled:  # else what is wished by now is told to the worker again anyway
+            moved = await happen(plane, tx, moved, Event.PAUSED)
         if fact is not None and fact.durable:
             await sandboxes.mark_durable(tx, sandbox.id, fact.generation)
     logger().info("sandbox_moved", sandbox=sandbox.id, state=moved.state, event_type=event, reason=why)

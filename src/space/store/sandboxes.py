@@ -245,12 +245,14 @@ async def move(
     reason: str | None = None,
     timings_ms: Mapping[str, float] | None = None,
     now: datetime.datetime | None = None,
+    withdrawn_to: Desired | None = None,
 ) -> Sandbox:
     """Let `event` happen to the row that was read as `sandbox`, and record it. Run it in a transaction.
 
     The status then answers the generation that was read, if `convergence.answers` says so, and no later one. A wish
-    that has failed is withdrawn, unless there is a newer one. `now` is by the steady clock; None takes the database's.
-    Raises Stale where the row has changed since, IllegalTransition where the event cannot happen.
+    that has failed is withdrawn, unless there is a newer one: to `withdrawn_to`, or what the event says. `now` is by
+    the steady clock; None takes the database's. Raises Stale where the row has changed since, IllegalTransition where
+    the event cannot happen.
     """
     state = lifecycle.advance(sandbox.state, event)
     answered = convergence.answers(sandbox.spec.desired, event, state)
@@ -258,7 +260,7 @@ async def move(
     timings = None if timings_ms is None else dict(timings_ms)
     row = await tx.fetchrow(
         _MOVE, sandbox.id, sandbox.epoch, sandbox.state, state, reason, observed, timings, sandbox.generation,
-        convergence.WITHDRAWN.get(event) if answered else None, event, now,
+        (withdrawn_to or convergence.WITHDRAWN.get(event)) if answered else None, event, now,
     )  # fmt: skip
     moved = _fresh(row, sandbox)
     assert row is not None
