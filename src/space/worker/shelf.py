@@ -60,6 +60,7 @@ class Shelf:
         self._host = host
         self._wanted: asyncio.Queue[Shape] = asyncio.Queue()
         self._lock = asyncio.Lock()
+        self._keeps_state: dict[str, bool] = {}
 
     def find(self, template: str, vcpus: int, memory_mib: int) -> Frozen | None:
         """Return the frozen VM of a template at a size, where there is one that this host can take up."""
@@ -74,7 +75,10 @@ class Shelf:
 
     def keeps_state(self, template: str) -> bool:
         """Tell whether a template holds a sandbox's memory, so that booting its disk would not be the same."""
-        return catalog.find(self._host.layout, TemplateDigest(template)).template.memory
+        if template not in self._keeps_state:
+            found = catalog.find(self._host.layout, TemplateDigest(template))
+            self._keeps_state[template] = found.template.memory
+        return self._keeps_state[template]
 
     async def remove(self, template: TemplateDigest) -> None:
         """Remove the frozen VMs of a template, of every size."""

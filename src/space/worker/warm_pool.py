@@ -60,6 +60,8 @@ class WarmPool:
 
     async def claim(self, template: str, vcpus: int, memory_mib: int) -> tuple[GuestVm, Wake] | None:
         """Return a spare and what makes it a sandbox's, or None. It is the caller's from now on."""
+        if self._shelf.keeps_state(template):  # a spare of it would run somebody's code for nobody
+            return None
         shape = Shape(template, vcpus, memory_mib)
         self.want(shape)
         ready = self._ready[shape]
@@ -159,9 +161,11 @@ class WarmPool:
         guest = GuestVm.fresh(self._host, shape.vcpus, shape.memory_mib, self._note(shape.template))
         try:
             await guest.start(template, snapshot)
-            await guest.initialise(Identity(new_id(), {}, new_id()), "warm")
-            await self._try_path(guest)
+            nobody = Identity(new_id(), {}, new_id())
+            await guest.initialise(nobody, "warm")
             await guest.unless_dead(agent.warm(guest.netns, _AGENT_S))
+            await self._try_path(guest, nobody.token)
+            await guest.initialise(nobody, "fork")  # what `_wake` will do
             await agent.freeze(guest.netns, FreezeWish(reason="pause", hook_timeout_s=0), _AGENT_S)
             await guest.vm.pause()
         except BaseException:
@@ -172,12 +176,13 @@ class WarmPool:
         self._ready[shape].append(guest)
         log.info("spare_made", template=shape.template, vm=guest.record.vm)
 
-    async def _try_path(self, guest: GuestVm) -> None:
-        """See a request arrive through the data path, under the VM's own name, so that its taker need not."""
+    async def _try_path(self, guest: GuestVm, token: str) -> None:
+        """See requests arrive through the data path, under the VM's own name, so that its taker need not."""
         vm = SandboxId(guest.record.vm)
         await self._host.link.admit(vm, guest.slot.address)
         try:
             await self._host.probe(vm)
+            await self._host.rehearse(vm, token)
         finally:
             await self._host.link.withdraw(vm)
 
