@@ -262,7 +262,7 @@ class Life(RuleBasedStateMachine):
 
 
 def test_a_sandbox_comes_to_rest_where_the_last_wish_said() -> None:
-    run_state_machine_as_test(Life, settings=settings(max_examples=400, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Life, settings=settings(max_examples=2000, stateful_step_count=30, deadline=None))
 
 
 @pytest.mark.parametrize("state", State)
