@@ -297,3 +297,12 @@ def test_what_a_worker_says_ends_a_transition_or_leaves_it(state: State) -> None
 def test_what_is_told_can_happen() -> None:
     for state, events in TOLD.items():
         assert set(events.values()) <= set(TRANSITIONS[state])
+
+
+def test_a_failure_answers_only_the_wish_that_it_was_tried_for() -> None:
+    assert answers(Desired.SUSPENDED, Event.SUSPEND_FAILED, State.RUNNING)
+    assert not answers(Desired.PAUSED, Event.SUSPEND_FAILED, State.RUNNING), "a pause was asked for meanwhile"
+    assert answers(Desired.RUNNING, Event.RESTORE_FAILED, State.SUSPENDED)
+    assert answers(Desired.PAUSED, Event.PAUSED, State.PAUSED)
+    assert not answers(Desired.DELETED, Event.FAILED, State.FAILED), "it is still to be deleted"
+    assert not answers(Desired.PAUSED, Event.RESUMED, State.RUNNING), "a fact that contradicts the wish"
