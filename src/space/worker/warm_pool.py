@@ -6,6 +6,7 @@ else starts, use memory that nobody needs, and are given up when somebody does. 
 
 import asyncio
 import collections
+import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,9 @@ from space.worker.shelf import Shape, Shelf
 log = logger()
 DEMAND_S = 3600.0
 """How long after a create its template and size stay in demand."""
-_QUIET_S = 0.3
+_QUIET_S, _SHORT_QUIET_S = 2.0, 0.5
+"""How long after a create nothing is made: while some are ready, and when none is left."""
+_POLL_S = 0.1
 _AGENT_S = 30.0
 _RETRY_S = 5.0
 Wake = Callable[[Identity], Awaitable[None]]
@@ -127,22 +130,27 @@ class WarmPool:
         while True:
             self._changed.clear()
             shape = self._short()
-            if shape is None or self._busy() or not self._room(shape.memory_mib):
-                await self._pause(_QUIET_S if shape and self._busy() else _RETRY_S)
+            if shape is None or not self._room(shape.memory_mib):
+                await self._until_changed(_RETRY_S)
+                continue
+            if self._busy() or time.monotonic() < self._quiet_until(shape):
+                await asyncio.sleep(_POLL_S)
                 continue
             try:
                 await self._make(shape)
             except (SpaceError, Died, VmmError, AgentError, AgentSilent) as error:
                 log.warning("spare_failed", template=shape.template, error=str(error))
-                await self._pause(_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
 
-    async def _pause(self, longest_s: float) -> None:
-        try:
+    async def _until_changed(self, longest_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 await self._changed.wait()
-            await asyncio.sleep(_QUIET_S)
-        except TimeoutError:
-            return
+
+    def _quiet_until(self, shape: Shape) -> float:
+        """Return when the next spare may be begun: making one takes a core from those who were just served."""
+        asked = self._demand.get(shape, 0.0)
+        return asked + (_QUIET_S if self._ready[shape] else _SHORT_QUIET_S)
 
     def _short(self) -> Shape | None:
         now = time.monotonic()
