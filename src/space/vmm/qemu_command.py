@@ -1,7 +1,7 @@
 """QEMU's command line and its files: a microvm with a disk, a network device, a serial console, entropy, and no more.
 
 No network back end but the inherited tap, no monitor but the inherited socket, no firmware but the small ones of this
-machine type, no defaults, no user configuration. What broke without a flag: docs/decisions/qemu-microvm.md.
+machine type, no defaults, no user configuration. What broke without a flag: docs/decisions/0010-qemu-microvm.md.
 """
 
 import dataclasses
