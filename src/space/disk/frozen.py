@@ -54,26 +54,32 @@ class Frozen:
 
     @property
     def folder(self) -> Path:
+        """Where all of it lies but the hot memory."""
         return self.layout.disk_area / "frozen" / self.name
 
     @property
     def disk(self) -> Path:
+        """The root filesystem."""
         return self.folder / "disk"
 
     @property
     def state(self) -> Path:
+        """The VMM's device state; only with memory."""
         return self.folder / "state"
 
     @property
     def stored_memory(self) -> Path:
+        """The memory as it was stored; there once it has settled."""
         return self.folder / "memory"
 
     @property
     def hot_memory(self) -> Path:
+        """The memory as the VM left it, ready to be mapped; may have been given up."""
         return self.layout.memory_area / "frozen" / self.name
 
     @property
     def manifest_file(self) -> Path:
+        """What makes it exist."""
         return self.folder / "manifest.json"
 
 

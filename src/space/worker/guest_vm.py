@@ -82,10 +82,12 @@ class GuestVm:
 
     @property
     def disk(self) -> Path:
+        """Its root filesystem, on the disk area."""
         return self._host.layout.vm_dir(self.record.vm) / "disk"
 
     @property
     def memory(self) -> Path:
+        """Its memory, on the memory area."""
         return self._host.layout.memory_file(self.record.vm)
 
     @property
@@ -96,6 +98,7 @@ class GuestVm:
 
     @property
     def netns(self) -> Path:
+        """The network namespace of its slot, from which its agent is dialled."""
         return netns.path(self.slot.netns)
 
     def hand_over(self, note: Callable[[VmRecord], None]) -> None:
