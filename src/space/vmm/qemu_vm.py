@@ -25,6 +25,7 @@ STATE_S = 60.0
 
 _WRAPPER_S = 2.0
 _PING_S = 5.0
+_FINALISE_POLL_S = 0.001
 _RUN_STATES = {
     "running": VmStatus.RUNNING,
     "io-error": VmStatus.DISK_ERROR,
@@ -102,11 +103,24 @@ class QemuVm:
         fd = os.open(state, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             await self._migrate("migrate", fd)
+            await self._until_finalised()
         except BaseException:
             state.unlink(missing_ok=True)
             raise
         finally:
             os.close(fd)
+
+    async def _until_finalised(self) -> None:
+        """Wait out the moment between the news that all is written and the state in which QEMU can go on.
+
+        Until then `cont` is refused ("Migration is not finalized yet"), seen in one fork of some dozens.
+        """
+        try:
+            async with asyncio.timeout(STATE_S):
+                while await self._run_state() == "finish-migrate":
+                    await asyncio.sleep(_FINALISE_POLL_S)
+        except TimeoutError as error:
+            raise VmmError("QEMU did not come to an end of writing its state") from error
 
     async def load(self, state: Path) -> None:
         """Take in a device state, in a QEMU that waits for one; the guest stays paused. Raises VmmError."""
@@ -153,8 +167,11 @@ class QemuVm:
         if self._wrapper is not None:
             self._wrapper.release()
 
+    async def _run_state(self) -> str:
+        return str(child({"": await self._qmp.execute("query-status")}, "").get("status"))
+
     async def _learn(self) -> None:
-        state = str(child({"": await self._qmp.execute("query-status")}, "").get("status"))
+        state = await self._run_state()
         status = _RUN_STATES.get(state, VmStatus.PAUSED)
         if status is VmStatus.DISK_ERROR and await self._disk_is_full():
             status = VmStatus.DISK_FULL
