@@ -1,6 +1,7 @@
 """A real PostgreSQL for tests: one server a session, a database of its own for each test, cloned from a template.
 
-The server is the embedded one, started the way `space up` does, with fsync off: tests survive no power cut.
+The server is the embedded one, started the way `space up` does, with fsync off: tests survive no power cut. Autovacuum
+is off too: its worker may sit in a database that is to be dropped, and our role has no right to end it.
 """
 
 import contextlib
@@ -82,7 +83,15 @@ async def started() -> AsyncIterator[Server]:
     try:
         code_root = await readable_code(layout)
         await embedded.prepare(layout, code_root)
-        argv = (*embedded.argv(layout, code_root), "-c", "fsync=off", "-c", "max_connections=100")
+        argv = (
+            *embedded.argv(layout, code_root),
+            "-c",
+            "fsync=off",
+            "-c",
+            "autovacuum=off",
+            "-c",
+            "max_connections=100",
+        )
         server = daemon.spawn(argv, log=layout.data_dir / "postgres.log", user=embedded.user())
         try:
             async with connected(embedded.dsn(layout), connections=2) as admin:
