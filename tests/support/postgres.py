@@ -23,6 +23,7 @@ from space.store import embedded, migrate
 from space.store.db import Database, connected
 
 TEMPLATE = "template_space"
+_OPTIONS = ("fsync=off", "autovacuum=off", "max_connections=100")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,15 +84,8 @@ async def started() -> AsyncIterator[Server]:
     try:
         code_root = await readable_code(layout)
         await embedded.prepare(layout, code_root)
-        argv = (
-            *embedded.argv(layout, code_root),
-            "-c",
-            "fsync=off",
-            "-c",
-            "autovacuum=off",
-            "-c",
-            "max_connections=100",
-        )
+        options = (argument for option in _OPTIONS for argument in ("-c", option))
+        argv = (*embedded.argv(layout, code_root), *options)
         server = daemon.spawn(argv, log=layout.data_dir / "postgres.log", user=embedded.user())
         try:
             async with connected(embedded.dsn(layout), connections=2) as admin:
