@@ -1,136 +1,242 @@
-"""How long a create takes, beside the floor measured in the same run: `scripts/bench create`.
+"""How long a client waits from asking for a sandbox to the first output of its first command.
 
-One client, one sandbox at a time, through the real edge, api, worker and ingress proxy. Each round also boots a bare
-QEMU (bench/floor.py), so that both see the same machine in the same minute.
+Parts, in this order: `boot` (floor: a bare QEMU boots), `cold` (clones, with the warm pool off, each beside the bare
+restore of the same snapshot), `warm` (one client, after the pool has filled up each time), `burst` (many clients at
+once). Every create of a burst has to succeed; what does not is counted, shown, and makes the exit status 1.
 """
 
 import argparse
 import asyncio
-import json
-import statistics
-import sys
+import collections
+import dataclasses
 import time
-from pathlib import Path
 
-from bench import floor
-from tests.support.deployment import Deployment
+import httpx2
+from bench import client, floor, frame, spares
+from bench.client import Refused, Start
+from bench.figures import Goal, Step, Taken, ms_since, percentile
+from bench.frame import Bench
+from bench.plot import Bars
+from bench.results import Outcome, machine, publish
+from tests.support.deployment import Json
 
-from space.cli.output import human_bytes, print_table, say
-from space.host.room import free_bytes
-from space.image import catalog
-from space.layout import Layout
-from space.model.ids import TemplateDigest
-from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
-from space.vmm.qemu_command import Accelerator
-from space.wire.worker import WorkerClient
+from space.cli.output import say
+from space.model.sandbox import DEFAULT_MEMORY_MIB
 
-DATA = Path("/var/lib/space-bench")
-"""Kept between runs, so that the template is built once; delete it any time."""
+PARTS = ("boot", "cold", "warm", "burst")
+_WARM_POOL = 2
+_BOOTS = 10
+_SHELL_EVERY = 3
+"""So many rounds with `args` for one with `cmd`."""
+_SMALL_MIB = 128
+"""Guests of a burst that would not fit at the default size into an ordinary machine."""
 
-_SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "2"}
-NEED_BYTES = 8 * 1024**3
-"""Both areas, what templates are built from, the database, and a reserve."""
-
-STEPS = ("create", "first command", "create + first command", "second command", "delete", "bare QEMU boot")
-
-
-class _Watch:
-    """Collects milliseconds by step."""
-
-    def __init__(self) -> None:
-        self.taken: dict[str, list[float]] = {step: [] for step in STEPS}
-
-    def note(self, step: str, began: float) -> None:
-        self.taken[step].append((time.monotonic() - began) * 1000)
+BOOT, RESTORE = "bare QEMU boot + first output", "bare QEMU restore + first output"
+COLD, WARM, SHELL = "cold clone, first output", "warm, first output", "warm, first output of `bash -lc`"
+_COLD_CALL, _WARM_CALL, _FIRST = "cold clone, create call", "warm, create call", "warm, first command"
+_WORKER, _SECOND, _DELETE = "warm, create in the worker", "warm, second command", "delete"
 
 
-async def _round(space: Deployment, watch: _Watch) -> None:
-    """Create, run two commands, delete; all as a client."""
-    began = time.monotonic()
-    sandbox = await space.create()
-    watch.note("create", began)
-    command = time.monotonic()
-    assert await space.run(sandbox, "echo hi") == (0, "hi\n")
-    watch.note("first command", command)
-    watch.note("create + first command", began)
-    command = time.monotonic()
-    assert await space.run(sandbox, "echo hi") == (0, "hi\n")
-    watch.note("second command", command)
-    command = time.monotonic()
-    await space.delete(sandbox)
-    watch.note("delete", command)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Burst:
+    """So many clients at once, so many times."""
+
+    clients: int
+    rounds: int
+    memory_mib: int
+
+    @property
+    def need_mib(self) -> int:
+        """The memory it takes, spares included."""
+        return frame.needed_mib(self.clients, self.memory_mib) + frame.needed_mib(_WARM_POOL, DEFAULT_MEMORY_MIB)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the results."""
+        size = "" if self.memory_mib == DEFAULT_MEMORY_MIB else f" of {self.memory_mib} MiB"
+        return f"{self.clients} at once{size}"
 
 
-async def _template(space: Deployment) -> TemplateDigest:
-    """Return the digest of `base`, built where it is not there yet."""
-    status, _, err = await space.cli("template", "build", "base")
-    assert status == 0, err
-    found = (await space.http.get("/v1/templates/base")).json()
-    return TemplateDigest(found["digest"])
+class Run:
+    """What one run has found so far."""
 
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.space = bench, bench.space
+        self.taken = Taken()
+        self.errors: collections.Counter[str] = collections.Counter()
+        self.notes: list[str] = []
 
-async def _accelerator(layout: Layout) -> Accelerator:
-    worker = WorkerClient(layout.worker_sock)
-    try:
-        return await floor.accelerator((await worker.info()).accelerator)
-    finally:
-        await worker.close()
+    async def boots(self, rounds: int) -> None:
+        """Measure the floor that snapshots replace."""
+        kit = await self.bench.kit(DEFAULT_MEMORY_MIB)
+        for number in range(rounds):
+            self.taken.note(BOOT, await floor.boot_ms(kit))
+            say(f"boot {number + 1} of {rounds}: {self.taken.values[BOOT][-1]:.0f} ms")
 
-
-async def measure(rounds: int) -> dict[str, list[float]]:
-    """Start SPACE, take `rounds` measurements of everything after one that is not counted, end SPACE."""
-    if not (DATA / "disk.img").exists() and free_bytes(DATA.parent) < NEED_BYTES:
-        sys.exit(f"error: {DATA.parent} has {human_bytes(free_bytes(DATA.parent))} free; this needs 8 GiB.")
-    space = Deployment(DATA, settings=_SETTINGS)
-    watch = _Watch()
-    try:
-        print((await space.up()).strip())
-    except AssertionError as error:  # SPACE has said what to do
-        sys.exit(f"error: {error}")
-    try:
-        identity = json.loads((space.data / "instance.json").read_text())
-        layout = Layout(space.data, identity["instance"], identity["uid_base"])
-        template = catalog.find(layout, await _template(space))
-        how = await _accelerator(layout)
+    async def colds(self, rounds: int) -> None:
+        """Measure clones without spares, each beside a bare restore; the first of both is not counted."""
+        kit = await self.bench.kit(DEFAULT_MEMORY_MIB)
         for number in range(rounds + 1):
-            counted = watch if number else _Watch()
-            began = await floor.boot_ms(layout, template, how, DEFAULT_VCPUS, DEFAULT_MEMORY_MIB)
-            counted.taken["bare QEMU boot"].append(began)
-            await _round(space, counted)
-            say(f"round {number} of {rounds}" if number else "one round to warm up")
-    finally:
-        await space.down()
-        say(f"{DATA} is kept, so that the next run is quick; to remove it: rm -r {DATA} {space.log_file}")
-    return watch.taken
+            bare = await floor.clone_ms(kit)
+            found = await client.start(self.space, client.ECHO)
+            await client.delete(self.space, found.sandbox)
+            if not number:
+                continue
+            _expect(found, "clone")
+            self.taken.note(RESTORE, bare)
+            self.taken.note(COLD, found.total_ms)
+            self.taken.note(_COLD_CALL, found.create_ms)
+            say(f"cold {number} of {rounds}: {found.total_ms:.0f} ms, bare {bare:.0f} ms")
+
+    async def warms(self, rounds: int) -> None:
+        """Measure creates that find a full pool; the first is not counted."""
+        await client.delete(self.space, (await client.start(self.space, client.ECHO)).sandbox)
+        ways: collections.Counter[str] = collections.Counter()
+        for number in range(1, rounds + 1):
+            found = await self._warm(client.ECHO)
+            ways[found.way] += 1
+            second = await client.output_ms(self.space, found.sandbox, client.ECHO)
+            gone = await client.delete(self.space, found.sandbox)
+            for step, value in (
+                (WARM, found.total_ms),
+                (_WARM_CALL, found.create_ms),
+                (_WORKER, found.worker_ms),
+                (_FIRST, found.command_ms),
+                (_SECOND, second),
+                (_DELETE, gone),
+            ):
+                self.taken.note(step, value)
+            say(f"warm {number} of {rounds}: {found.total_ms:.0f} ms ({found.way})")
+            if number % _SHELL_EVERY == 0:
+                found = await self._warm(client.SHELL)
+                ways[found.way] += 1
+                await client.delete(self.space, found.sandbox)
+                self.taken.note(SHELL, found.total_ms)
+        self.notes.append("one at a time, creates got: " + ", ".join(f"{way} {n}" for way, n in ways.items()))
+
+    async def _warm(self, command: Json) -> Start:
+        await spares.full(self.bench, _WARM_POOL, DEFAULT_MEMORY_MIB)
+        return await client.start(self.space, command)
+
+    async def burst(self, burst: Burst) -> None:
+        """Let many clients create at once, each time with a full pool, and delete what they got."""
+        await self.bench.frozen(burst.memory_mib)
+        await client.delete(self.space, (await self._create(burst)).sandbox)
+        ways: collections.Counter[str] = collections.Counter()
+        for number in range(1, burst.rounds + 1):
+            await spares.full(self.bench, _WARM_POOL, burst.memory_mib)
+            began = time.monotonic()
+            async with asyncio.TaskGroup() as group:
+                clients = [group.create_task(self._tried(burst)) for _ in range(burst.clients)]
+            whole_ms = ms_since(began)
+            good = [found for each in clients if (found := each.result()) is not None]
+            ways.update(found.way for found in good)
+            for found in good:
+                self.taken.note(burst.name, found.total_ms)
+            self.taken.note(f"{burst.name}, all", whole_ms)
+            say(f"{burst.name}, {number} of {burst.rounds}: {len(good)} good, all in {whole_ms / 1000:.1f} s")
+            await client.delete_all(self.space)
+        asked, got = burst.clients * burst.rounds, sum(ways.values())
+        how = ", ".join(f"{way} {n}" for way, n in ways.items())
+        self.notes.append(f"{burst.name}: {got} of {asked} succeeded ({100 * got / asked:.1f} %): {how}")
+
+    async def _create(self, burst: Burst) -> Start:
+        return await client.start(self.space, client.ECHO, memory_mib=burst.memory_mib)
+
+    async def _tried(self, burst: Burst) -> Start | None:
+        try:
+            return await self._create(burst)
+        except (Refused, httpx2.TransportError) as error:
+            self.errors[f"{burst.name}: {error}"] += 1
+            return None
+
+    def outcome(self, bursts: list[Burst]) -> Outcome:
+        """Return what was found."""
+        taken = self.taken
+        steps = [
+            Step(BOOT),
+            Step(RESTORE),
+            Step(COLD, RESTORE),
+            Step(_COLD_CALL),
+            Step(WARM, RESTORE),
+            Step(SHELL, RESTORE),
+            *map(Step, (_WARM_CALL, _WORKER, _FIRST, _SECOND, _DELETE)),
+            *(Step(name, RESTORE) for burst in bursts for name in (burst.name, f"{burst.name}, all")),
+        ]
+        goals = []
+        if WARM in taken.values:
+            worst = percentile(taken.values[WARM], 99) / taken.median(WARM)
+            goals += [
+                Goal("median of warm creates to first output, ms", taken.median(WARM), 60),
+                Goal("their p99 by their median", worst, 3),
+            ]
+        if COLD in taken.values:
+            goals.append(Goal("cold clone by its floor", taken.ratio(COLD, RESTORE), 1.3))
+        chart = Bars("From create() to the first output", taken.lines(steps))
+        return Outcome("create", steps, taken, goals, chart, self.notes, dict(self.errors), {"warm_pool": _WARM_POOL})
 
 
-def report(taken: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Return median, 99th percentile (the worst, below 100 rounds) and the ratio of medians to the floor's."""
-    base = statistics.median(taken["bare QEMU boot"])
-    return {
-        step: {
-            "median_ms": round(statistics.median(values), 1),
-            "p99_ms": round(sorted(values)[max(0, -(-99 * len(values) // 100) - 1)], 1),
-            "ratio_to_floor": round(statistics.median(values) / base, 2),
-            "rounds": len(values),
-        }
-        for step, values in taken.items()
-    }
+def _expect(found: Start, way: str) -> None:
+    if found.way != way:
+        raise Refused(f"A create that was to be a {way} was a {found.way}; the worker's log says why.")
+
+
+async def measure(options: argparse.Namespace) -> bool:
+    """Do the parts that were asked for; returns whether all creates succeeded."""
+    bursts, skipped = _plan(options)
+    need_mib = max([burst.need_mib for burst in bursts], default=frame.needed_mib(_WARM_POOL + 2, DEFAULT_MEMORY_MIB))
+    cold_first = bool({"boot", "cold"} & set(options.parts))
+    async with frame.opened(options.data, memory_mib=need_mib, warm_pool=0 if cold_first else _WARM_POOL) as bench:
+        run = Run(bench)
+        run.notes += skipped
+        if "boot" in options.parts:
+            await run.boots(min(_BOOTS, options.rounds))
+        if "cold" in options.parts:
+            await run.colds(options.rounds)
+        if cold_first and {"warm", "burst"} & set(options.parts):
+            await bench.restart(_WARM_POOL)
+        if "warm" in options.parts:
+            await run.warms(options.rounds)
+        for burst in bursts:
+            await run.burst(burst)
+        facts = machine(bench)
+    return publish(run.outcome(bursts), options.results, facts)
+
+
+def _plan(options: argparse.Namespace) -> tuple[list[Burst], list[str]]:
+    if "burst" not in options.parts:
+        return [], []
+    wanted = [
+        Burst(
+            clients,
+            max(1, options.burst_creates // clients),
+            memory_mib=_SMALL_MIB if clients > 10 else DEFAULT_MEMORY_MIB,
+        )
+        for clients in options.clients
+    ]
+    reasons = {burst: frame.lacking(burst.need_mib) for burst in wanted}
+    return (
+        [burst for burst, short in reasons.items() if short is None],
+        [f"{burst.name}: left out, since it {short}" for burst, short in reasons.items() if short is not None],
+    )
 
 
 def main() -> None:
-    """Print a table, and JSON where asked."""
-    parser = argparse.ArgumentParser(prog="scripts/bench create", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    arguments = parser.parse_args()
-    figures = report(asyncio.run(measure(arguments.rounds)))
-    print_table(
-        ("step", "median ms", "p99 ms", "x floor"),
-        ((step, f["median_ms"], f["p99_ms"], f["ratio_to_floor"]) for step, f in figures.items()),
+    """Measure, and publish."""
+    parser = frame.parser("create", __doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="of one client, warm and cold (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="default: all")
+    parser.add_argument(
+        "--clients", nargs="+", type=int, default=[10, 50], metavar="N", help="bursts of so many (default: 10 50)"
     )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    parser.add_argument(
+        "--burst-creates",
+        type=int,
+        default=50,
+        metavar="N",
+        help="creates of each kind of burst (default: %(default)s)",
+    )
+    frame.run(measure(parser.parse_args()))
 
 
 if __name__ == "__main__":
