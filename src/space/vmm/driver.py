@@ -129,6 +129,10 @@ class Driver(Protocol):
         """`kvm` or `tcg`."""
 
     @property
+    def cpu(self) -> str:
+        """What kind of CPU guests see, one word; a snapshot fits only the same kind."""
+
+    @property
     def version(self) -> str:
         """The VMM's own version; a snapshot fits only the version that made it."""
 

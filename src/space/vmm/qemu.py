@@ -7,7 +7,7 @@ import re
 import stat
 from pathlib import Path
 
-from space.host import cgroup, command, files, process
+from space.host import cgroup, command, cpu, files, process
 from space.host.daemon import User
 from space.host.process import ProcessRef
 from space.model.errors import Unavailable
@@ -50,6 +50,7 @@ class QemuDriver:
         instance: str,
         version: str,
         accelerator: Accelerator,
+        cpu: str,
         program: tuple[Path, ...],
         in_user_namespace: bool,
         console_level: int,
@@ -57,6 +58,7 @@ class QemuDriver:
         self.version = version
         self._instance = instance
         self._accelerator = accelerator
+        self._cpu = cpu
         self._program = program
         self._in_user_namespace = in_user_namespace
         self._console_level = console_level
@@ -65,6 +67,11 @@ class QemuDriver:
     def accelerator(self) -> str:
         """See `driver.Driver`."""
         return self._accelerator.name
+
+    @property
+    def cpu(self) -> str:
+        """See `driver.Driver`."""
+        return self._cpu
 
     async def boot(self, spec: BootSpec) -> QemuVm:
         """See `driver.Driver`."""
@@ -237,10 +244,12 @@ async def open_driver(
     own = program_files()
     needed = [library for program in own if program.suffix in {"", ".so"} for library in await jail.libraries(program)]
     dropper = () if in_user_namespace else await jail.dropper_files()
+    how = Accelerator(accelerator, await tsc.measure_khz() if accelerator == "tcg" else 0)
     return QemuDriver(
         instance=instance,
         version=version,
-        accelerator=Accelerator(accelerator, await tsc.measure_khz() if accelerator == "tcg" else 0),
+        accelerator=how,
+        cpu=how.cpu if how.name == "tcg" else f"{how.cpu},{cpu.fingerprint()}",
         program=tuple(dict.fromkeys((*own, *needed, *dropper))),
         in_user_namespace=in_user_namespace,
         console_level=console_level,

@@ -41,7 +41,7 @@ class Host:
     @property
     def vmm(self) -> str:
         """What runs guests here; a memory snapshot fits only the same."""
-        return f"{self.driver.name} {self.driver.version} {self.driver.accelerator}"
+        return f"{self.driver.name} {self.driver.version} {self.driver.accelerator} {self.driver.cpu}"
 
     async def probe(self, sandbox: SandboxId) -> None:
         """Return when the agent answered through the data path, as a client's request would go.
