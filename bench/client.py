@@ -3,6 +3,7 @@
 import dataclasses
 import time
 
+import httpx2
 from bench.figures import ms_since
 from tests.support.deployment import Deployment, Json
 
@@ -59,8 +60,8 @@ async def output_ms(space: Deployment, sandbox: str, command: Json) -> float:
                 shown = ms_since(began)
             elif line["type"] == "exit":
                 code = line["code"]
-    except AssertionError as error:
-        raise Refused(str(error)) from error
+    except (AssertionError, httpx2.TransportError) as error:
+        raise Refused(f"{command} in {sandbox}: {error!r}") from error
     if shown is None or code != 0:
         raise Refused(f"{command} in {sandbox} ended with {code}")
     return shown
@@ -92,7 +93,10 @@ async def delete_all(space: Deployment) -> None:
 
 async def ask(space: Deployment, method: str, path: str, body: Json | None = None) -> Json:
     """Make a request and return the answer's object; raises Refused with the problem's text."""
-    answer = await space.http.request(method, path, json=body)
+    try:
+        answer = await space.http.request(method, path, json=body)
+    except httpx2.TransportError as error:
+        raise Refused(f"no answer to {method} {path}: {error!r}") from error
     if not answer.is_success:
         raise Refused(f"{answer.status_code} for {method} {path.rpartition('/')[2]}: {answer.text[:300]}")
     found: Json = answer.json() if answer.content else {}

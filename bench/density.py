@@ -94,16 +94,22 @@ def _outcome(taken: Taken, counts: list[int], notes: list[str], memory_mib: int)
         label: [(count, taken.median(_steps(count)[which])) for count in counts]
         for which, label in enumerate(("private to the VMM's process", "of that the guest's memory"))
     }
-    points["bare QEMU"] = [(count, taken.median(_BARE)) for count in counts]
-    chart = Curves(f"Memory of an idle sandbox of {memory_mib} MiB", "sandboxes at once", "median, MiB", points)
+    points[_BARE] = [(count, taken.median(_BARE)) for count in counts]
+    chart = Curves(
+        f"Memory of an idle sandbox of {memory_mib} MiB", "sandboxes at once", "median, MiB", points, frozenset({_BARE})
+    )
     return Outcome("density", steps, taken, goals, chart, notes, settings={"memory_mib": memory_mib})
 
 
 def main() -> None:
     """Measure, and publish."""
     parser = frame.parser("density", __doc__)
-    parser.add_argument("--memory", type=int, default=128, metavar="MIB", help="of each guest (default: %(default)s)")
-    parser.add_argument("--counts", nargs="+", type=int, default=[1, 10, 50], metavar="N", help="default: 1 10 50")
+    parser.add_argument(
+        "--memory", type=frame.positive, default=128, metavar="MIB", help="of each guest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--counts", nargs="+", type=frame.positive, default=[1, 10, 50], metavar="N", help="default: 1 10 50"
+    )
     parser.add_argument(
         "--idle", type=float, default=10, metavar="S", help="wait before each look, in seconds (default: %(default)s)"
     )

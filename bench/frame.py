@@ -22,6 +22,7 @@ from space.cli.output import human_bytes, say
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen
 from space.host.room import free_bytes
+from space.host.tasks import first_of
 from space.image import catalog
 from space.image.catalog import TemplateFiles
 from space.layout import Layout
@@ -50,6 +51,13 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     made.add_argument("--data", type=Path, default=DATA, help="data folder, kept between runs (default: %(default)s)")
     made.add_argument("--results", type=Path, default=RESULTS, help="where a folder of figures is made for each run")
     return made
+
+
+def positive(text: str) -> int:
+    """Return a number above zero that was given as an option."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return value
 
 
 def needed_mib(vms: int, memory_mib: int) -> int:
@@ -171,5 +179,7 @@ def run(work: Coroutine[None, None, bool]) -> None:
         sys.exit(0 if asyncio.run(whole()) else 1)
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)
-    except client.Refused as error:
-        sys.exit(f"error: {error}")
+    except (client.Refused, ExceptionGroup) as error:
+        if (refused := first_of(error, client.Refused)) is None:
+            raise
+        sys.exit(f"error: {refused}")

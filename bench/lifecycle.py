@@ -157,14 +157,21 @@ def _outcome(taken: Taken, amounts: list[int]) -> Outcome:
             ]
     points = {name: [(float(mb), taken.median(_at(name, mb))) for mb in amounts] for name in _DRAWN}
     points |= {name: [(float(mb), taken.median(name)) for mb in amounts] for name in (COLD, BARE)}
-    chart = Curves("Lifecycle", "memory written just before, MB", "median, ms", points, logarithmic=True)
+    chart = Curves(
+        "Lifecycle",
+        "memory written just before, MB",
+        "median, ms",
+        points,
+        frozenset({COLD, BARE, RAW}),
+        logarithmic=True,
+    )
     return Outcome("lifecycle", steps, taken, goals, chart)
 
 
 def main() -> None:
     """Measure, and publish."""
     parser = frame.parser("lifecycle", __doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="for each amount (default: %(default)s)")
+    parser.add_argument("--rounds", type=frame.positive, default=10, help="for each amount (default: %(default)s)")
     parser.add_argument(
         "--dirty",
         nargs="+",

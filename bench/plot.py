@@ -6,9 +6,11 @@ from pathlib import Path
 
 from bench.figures import Line
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 _DPI = 130
-_BAR_COLOUR, _MARK_COLOUR = "#4878a8", "#303030"
+_BAR_COLOUR, _MARK_COLOUR = "#7ba4cc", "#303030"
+_ROOM_FOR_TEXT = 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,12 +23,13 @@ class Bars:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curves:
-    """Points over a quantity, joined by name. `logarithmic` is the vertical scale."""
+    """Points over a quantity, joined by name, at even distances whatever the quantity. `floors` are dashed."""
 
     title: str
     x_label: str
     y_label: str
     points: Mapping[str, Sequence[tuple[float, float]]]
+    floors: frozenset[str] = frozenset()
     logarithmic: bool = False
 
 
@@ -40,36 +43,49 @@ def draw(chart: Chart, path: Path) -> None:
 
 
 def _bars(chart: Bars) -> Figure:
-    figure = Figure(figsize=(9, 1.2 + 0.42 * len(chart.lines)), layout="constrained")
+    figure = Figure(figsize=(10, 1.5 + 0.4 * len(chart.lines)), layout="constrained")
     axes = figure.subplots()
     lines = list(reversed(chart.lines))  # the first on top
     places = range(len(lines))
     axes.barh(places, [line.p50 for line in lines], color=_BAR_COLOUR, height=0.6, label="p50")
-    axes.plot([line.p95 for line in lines], places, "|", color=_MARK_COLOUR, markersize=12, label="p95")
+    axes.plot([line.p95 for line in lines], places, "|", color=_MARK_COLOUR, markersize=13, label="p95")
     axes.plot([line.p99 for line in lines], places, ">", color=_MARK_COLOUR, markersize=5, label="p99")
     for place, line in zip(places, lines, strict=True):
-        ratio = "" if line.ratio is None else f" ({line.ratio:.2f}x)"
-        axes.text(line.p50, place, f" {line.p50:.0f}{ratio} ", ha="right", va="center", color="white", fontsize=8)
+        ratio = "" if line.ratio is None else f", {line.ratio:.2f} x floor"
+        axes.annotate(
+            f"{line.p50:.0f}{ratio}",
+            (line.p99, place),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.set_yticks(places, [line.step for line in lines])
     axes.set_xscale("log")
-    axes.set_xlabel(lines[0].unit if lines else "")
+    axes.set_xlim(right=_ROOM_FOR_TEXT * max(line.p99 for line in lines))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel(lines[0].unit)
     axes.set_title(chart.title)
-    axes.legend(loc="lower right", fontsize=8)
+    figure.legend(loc="outside lower right", ncols=3, fontsize=8)
     return figure
 
 
 def _curves(chart: Curves) -> Figure:
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
     axes = figure.subplots()
+    ticks = sorted({x for points in chart.points.values() for x, _ in points})
     for name, points in chart.points.items():
-        axes.plot([x for x, _ in points], [y for _, y in points], "o-", label=name)
+        style = "o--" if name in chart.floors else "o-"
+        axes.plot([ticks.index(x) for x, _ in points], [y for _, y in points], style, label=name)
+    axes.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
     if chart.logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     else:
         axes.set_ylim(bottom=0)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.set_title(chart.title)
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure
