@@ -45,6 +45,7 @@ func Run() error {
 		{"mount root", mountRoot},
 		{"enter root", enterRoot},
 		{"mount runtime file systems", mountRuntime},
+		{"mask boot id", maskBootID},
 		{"set limits", setLimits},
 		{"bring up network", setUpNetwork},
 		{"write resolver configuration", writeResolver},

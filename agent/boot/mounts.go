@@ -44,6 +44,24 @@ func (m mount) mount(under string) error {
 	return nil
 }
 
+// BootID is where programs look which boot of the machine this is.
+const BootID = "/proc/sys/kernel/random/boot_id"
+
+// maskBootID puts a file that can be written in the place of the kernel's boot
+// id, which all copies of a snapshot would share. It has no other name.
+func maskBootID() error {
+	own, err := os.ReadFile(BootID)
+	if err != nil {
+		return err
+	}
+	const mask = "/run/boot_id"
+	if err := os.WriteFile(mask, own, 0o444); err != nil {
+		return err
+	}
+	defer os.Remove(mask)
+	return syscall.Mount(mask, BootID, "", syscall.MS_BIND, "")
+}
+
 // makeDir makes sure that path is a directory. An image may have a symlink or a
 // file there, which would lead a mount astray.
 func makeDir(path string) error {

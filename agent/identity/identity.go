@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"space/agent/fault"
 )
@@ -31,6 +32,8 @@ type Facts struct {
 }
 
 // Identity is safe for concurrent use.
+var Marks []float64
+
 type Identity struct {
 	machine Machine
 
@@ -66,10 +69,19 @@ func (f *Facts) Validate() error {
 func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	id.applying.Lock()
 	defer id.applying.Unlock()
+	t0 := time.Now()
+	Marks = nil
+	defer func() { Marks = append(Marks, -float64(time.Since(t0).Microseconds())/1000) }()
 	if err := id.machine.tellKernel(&facts); err != nil {
 		return nil, fault.New(http.StatusInternalServerError, "init_failed", "%v", err).Because(err)
 	}
+	Marks = append(Marks, -float64(time.Since(t0).Microseconds())/1000)
 	warnings = id.machine.tellFiles(&facts)
+	if before := id.SandboxID(); before != "" && before != facts.SandboxID {
+		if err := id.machine.tellBootID(); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
 	token := sha256.Sum256([]byte(facts.AccessToken))
 	facts.Entropy = nil
 	id.mu.Lock()

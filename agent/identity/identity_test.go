@@ -3,6 +3,7 @@ package identity
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -42,6 +43,30 @@ func TestNamesAreWritten(t *testing.T) {
 	}
 	if machineID("a") == machineID("b") {
 		t.Error("two sandboxes have one machine id")
+	}
+}
+
+// All copies of a snapshot have their kernel's boot id in common.
+func TestACopyHasABootOfItsOwn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "boot_id")
+	const first = "0f0f0f0f-1111-4222-8333-444444444444\n"
+	os.WriteFile(file, []byte(first), 0o644)
+	id := New(Machine{BootID: file})
+	told := func(name string) string {
+		if warnings, err := id.Apply(facts(name)); err != nil || warnings != nil {
+			t.Fatal(warnings, err)
+		}
+		return read(t, file)
+	}
+	if told("a") != first || told("a") != first {
+		t.Error("the same machine has another boot")
+	}
+	copied := told("b")
+	if copied == first || told("b") != copied || told("a") == first {
+		t.Error("a copy has the boot of another machine")
+	}
+	if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\n$`).MatchString(copied) {
+		t.Errorf("%q", copied)
 	}
 }
 

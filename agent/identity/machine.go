@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 type Machine struct {
 	Kernel bool   // set clock, entropy and host name
 	Etc    string // folder of hostname, hosts and machine-id; "" writes none
+	BootID string // file that tells boots apart, see boot.maskBootID; "" writes none
 }
 
 // tellKernel sets what the kernel knows, in the order of urgency: a program
@@ -73,6 +75,21 @@ func (m Machine) tellFiles(f *Facts) (warnings []string) {
 	}
 	write("hosts", hostsFile(old, f.Hostname))
 	return warnings
+}
+
+// tellBootID gives a copy of a machine a boot of its own: the kernel's id is that
+// of the machine it was copied from, and what is to be unique is made from it.
+func (m Machine) tellBootID() error {
+	if m.BootID == "" {
+		return nil
+	}
+	var id [16]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return err
+	}
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // a random UUID, RFC 9562
+	text := fmt.Sprintf("%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+	return overwrite(m.BootID, []byte(text), int64(len(text)))
 }
 
 // addEntropy credits seed to the kernel's generator and makes it key itself

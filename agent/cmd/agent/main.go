@@ -48,7 +48,7 @@ func main() {
 		group, root := freezers()
 		err := run(settings{
 			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
-			machine: identity.Machine{Kernel: true, Etc: "/etc"}, group: group, root: root,
+			machine: identity.Machine{Kernel: true, Etc: "/etc", BootID: boot.BootID}, group: group, root: root,
 			shutdown: boot.Shutdown,
 		}, func() { boot.Log("%s is ready", version) })
 		boot.Fatal(err)
