@@ -106,6 +106,24 @@ async def test_a_restored_clone_goes_on_where_it_was_saved(driver: Driver, bench
         assert await vm_new.run("cat /dev/shm/memory /root/disk") == (0, "before\nbefore\n")
 
 
+async def test_a_vm_that_stood_still_since_it_was_saved_is_saved_again(
+    driver: Driver, bench: Bench, vm_new: Machine
+) -> None:
+    """A paused sandbox was copied, and could then be neither suspended nor copied: QEMU refused a second state."""
+    vm = await vm_new.start(driver)
+    await vm_new.initialise()
+    await vm_new.run("echo before > /dev/shm/memory")
+    await vm.pause()
+    state = vm_new.folder / "state"
+    await vm.save(state)
+    await vm.save(state)
+    async with machine(bench, memory_from=vm_new.spec.memory, disk_from=vm_new.spec.disk) as clone:
+        await clone.start(driver, state)
+        await clone.initialise()
+        assert await clone.run("cat /dev/shm/memory") == (0, "before\n")
+    assert vm.status is VmStatus.PAUSED
+
+
 async def test_a_state_that_is_not_one_is_refused(driver: Driver, bench: Bench, vm_new: Machine) -> None:
     """Rubbish instead of a device state: an error, and nothing left running."""
     state = vm_new.folder / "state"

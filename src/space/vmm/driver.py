@@ -103,8 +103,9 @@ class Vm(Protocol):
     async def save(self, state: Path) -> None:
         """Write the device state of a paused VM to `state` (0600, root's, replaced; not synced).
 
-        Memory and disk are not in it: they are the files the VM was started with, complete at this moment. The VM
-        stays paused and may be resumed. Raises VmmError; then there is no `state`.
+        Memory and disk are not in it: they are the files the VM was started with, complete once this returns; not
+        before, since a VM that was saved already and has not run since is let run for a moment. The VM stays paused
+        and may be resumed. Raises VmmError; then there is no `state`.
         """
 
     async def kill(self) -> None:

@@ -100,6 +100,10 @@ class QemuVm:
     async def save(self, state: Path) -> None:
         """See `driver.Vm`."""
         state.unlink(missing_ok=True)
+        if await self._run_state() == "postmigrate":
+            # one that has stood still since it was saved refuses to be saved again before it has run
+            await self.resume()
+            await self.pause()
         fd = os.open(state, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             await self._migrate("migrate", fd)

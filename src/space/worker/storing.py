@@ -42,7 +42,9 @@ async def suspend(h: Holding, *, memory: bool) -> None:
         await asyncio.to_thread(storage.begin, target)
         await _stop(h, guest, "suspend", paused=paused, memory=memory)
         try:
-            await _fill(h, guest, target, generation, memory=memory)
+            if memory:
+                await guest.save(target)
+            storage.commit(target, _manifest(h, target, generation, memory=memory))
         except BaseException:
             if not paused:
                 await go_on(h, guest, "suspend")
@@ -66,12 +68,6 @@ async def _stop(h: Holding, guest: GuestVm, reason: FreezeReason, *, paused: boo
         await run_vcpus(guest)
     await freeze(h, guest, FreezeWish(reason=reason, hook_timeout_s=_HOOK_S, sync=not memory, fsfreeze=not memory))
     await stop_vcpus(guest)
-
-
-async def _fill(h: Holding, guest: GuestVm, target: Frozen, generation: int, *, memory: bool) -> None:
-    if memory:
-        await guest.save(target)
-    storage.commit(target, _manifest(h, target, generation, memory=memory))
 
 
 async def leave_for_storage(h: Holding, guest: GuestVm, generation: int, *, memory: bool) -> None:
@@ -156,8 +152,10 @@ async def copy_to(h: Holding, target: Frozen, reason: FreezeReason, *, memory: b
     try:
         await _stop(h, guest, reason, paused=paused, memory=memory)
         try:
+            if memory:
+                await guest.save(target)  # before the copy: one that was saved before runs for a moment for that
             await guest.copy_files(target, memory=memory)
-            await _fill(h, guest, target, 0, memory=memory)
+            storage.commit(target, _manifest(h, target, 0, memory=memory))
         finally:
             if not paused:
                 await go_on(h, guest, reason)
