@@ -1,6 +1,6 @@
 """What a new worker process makes of the one before: VMs live on, half-done steps are finished or undone.
 
-running, paused   the VM is taken over
+running, paused   the VM is taken over; one that was stopped for a moment, for a copy of it, goes on
 suspending        finished where the suspension was committed, else the VM goes on as it was
 suspended         lies in storage
 restoring         undone: suspended
@@ -12,16 +12,17 @@ failed            rests until it is deleted
 import functools
 
 from space.disk import frozen as storage
-from space.model.errors import SandboxFailed
+from space.model.errors import SandboxFailed, Unavailable
 from space.telemetry import logger
-from space.vmm.driver import VmmError
+from space.vmm.driver import VmmError, VmStatus
+from space.wire.agent import FreezeWish
 from space.worker.fleet import Fleet
 from space.worker.guest_vm import Died, GuestVm
 from space.worker.host import Host
 from space.worker.machine import Machine
 from space.worker.records import Entry, VmRecord
 from space.worker.stock import Stock
-from space.worker.stopping import go_on
+from space.worker.stopping import freeze, go_on, stop_vcpus
 from space.worker.storing import leave_for_storage, note_settled
 
 log = logger()
@@ -66,15 +67,30 @@ async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -
     if guest is None:
         fleet.carry_on(machine, machine.mourn(SandboxFailed(f"The VM is gone: {why}.")))
         return
-    if entry.state == "suspending":  # the first half is undone: vCPUs and user code run again
-        try:
-            await go_on(machine.holding, guest, "suspend")
-        except Died as error:
-            log.warning("suspension_not_undone", vm=guest.record.vm, error=str(error))
-        machine.holding.write(state="running", reason=None)
     machine.holding.take_guest(guest)
     log.info("sandbox_adopted", sandbox=entry.sandbox, pid=guest.vm.ref.pid)
-    fleet.carry_on(machine, machine.carry_on())
+    fleet.carry_on(machine, _as_it_was(machine, guest))
+
+
+async def _as_it_was(machine: Machine, guest: GuestVm) -> None:
+    """Bring a VM from wherever a step was cut off to what its entry says, and live on.
+
+    For a suspension or a copy it may be stopped, and its user code too; or it may run although it is paused.
+    """
+    holding = machine.holding
+    try:
+        if holding.paused:
+            if guest.vm.status is VmStatus.RUNNING:
+                await freeze(holding, guest, FreezeWish(reason="pause", hook_timeout_s=0))
+                await stop_vcpus(guest)
+        elif holding.entry.state != "paused":  # else its disk is full, and it goes on when there is room
+            await go_on(holding, guest, "pause")
+            if holding.entry.state == "suspending":
+                holding.write(state="running", reason=None)
+    except (Died, Unavailable) as error:
+        log.warning("half_done_step_not_undone", sandbox=holding.sandbox, error=str(error))
+        holding.write(state="running", reason=None)
+    await machine.carry_on()
 
 
 async def _find(host: Host, record: VmRecord | None) -> tuple[GuestVm | None, str]:
