@@ -181,6 +181,25 @@ class Deployment:
                 code = line["code"]
         return code, output.decode(errors="replace")
 
+    async def output(self, sandbox: str, command: str) -> str:
+        """Run a shell command that must succeed, and return what it said."""
+        code, output = await self.run(sandbox, command)
+        assert code == 0, output
+        return output.strip()
+
+    async def background(self, sandbox: str, command: str) -> str:
+        """Start a shell command that goes on, and return its id."""
+        answer = await self.http.post(f"/v1/sandboxes/{sandbox}/commands", json={"cmd": command, "detach": True})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["command_id"])
+
+    async def order(self, sandbox: str, verb: str, **body: object) -> Json:
+        """Have something done to a sandbox, and return the answer, which must be that it was."""
+        answer = await self.http.post(f"/v1/sandboxes/{sandbox}/{verb}", json=body)
+        assert answer.status_code in (200, 201), answer.text
+        found: Json = answer.json()
+        return found
+
     async def lines(self, sandbox: str, **body: object) -> AsyncIterator[Json]:
         """Start a command and yield the lines of its stream as they come."""
         async with self.stream("POST", f"/v1/sandboxes/{sandbox}/commands", json=body) as found:
