@@ -1,5 +1,6 @@
 """Frozen VMs on real areas: what is stored is what was, what was damaged is told, what was given up is gone."""
 
+import asyncio
 import datetime as dt
 import os
 import secrets
@@ -15,6 +16,7 @@ from space.disk import area, frozen
 from space.disk.frozen import Frozen, Manifest
 from space.layout import Layout
 from space.model.errors import SnapshotDamaged
+from space.worker.settler import Settler
 
 MIB = 1024**2
 CHUNK = 64 * 1024
@@ -148,3 +150,19 @@ def test_a_digest_tells_content_and_nothing_else(tmp_path: Path, writes: list[tu
         file.seek(3 * CHUNK)
         file.write(bytes([byte[0] ^ 1]))
     assert frozen.digest(holes) != frozen.digest(zeros)
+
+
+async def test_one_that_cannot_be_settled_holds_up_no_other(stored: Frozen, layout: Layout) -> None:
+    """A full disk or a lost file: the error came as a group, which nobody caught, and the whole worker ended."""
+    broken = Frozen(layout, f"s-{secrets.token_hex(10)}-1")
+    frozen.begin(broken)
+    frozen.commit(broken, _read(stored).model_copy(update={"name": broken.name}))
+    settled = asyncio.Event()
+    settler = Settler()
+    settler.add(broken, pytest.fail)
+    settler.add(stored, settled.set)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        works = group.create_task(settler.run())
+        await settled.wait()
+        works.cancel()
+    assert _read(stored).digests is not None

@@ -11,9 +11,11 @@ holds digests: then every file was synced, dropped from the page cache, and read
 import asyncio
 import dataclasses
 import datetime as dt
+import functools
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -150,13 +152,13 @@ async def settle(frozen: Frozen) -> Manifest:
         raise SnapshotDamaged(f"Snapshot {frozen.name} was never finished.")
     if manifest.digests is not None:
         return manifest
-    async with asyncio.TaskGroup() as group:
-        works = {"disk": group.create_task(asyncio.to_thread(_sync_and_digest, frozen.disk))}
-        if manifest.with_memory:
-            works["state"] = group.create_task(asyncio.to_thread(_sync_and_digest, frozen.state))
-            works["memory"] = group.create_task(asyncio.to_thread(_store, frozen.hot_memory, frozen.stored_memory))
+    works: dict[Part, Callable[[], str]] = {"disk": functools.partial(_sync_and_digest, frozen.disk)}
+    if manifest.with_memory:
+        works["state"] = functools.partial(_sync_and_digest, frozen.state)
+        works["memory"] = functools.partial(_store, frozen.hot_memory, frozen.stored_memory)
+    digests = await _at_once(works)
     files.sync_dir(frozen.folder)
-    settled = manifest.model_copy(update={"digests": {part: work.result() for part, work in works.items()}})
+    settled = manifest.model_copy(update={"digests": digests})
     commit(frozen, settled)
     return settled
 
@@ -175,11 +177,25 @@ async def verify(frozen: Frozen, manifest: Manifest) -> None:
             raise SnapshotDamaged(f"The {part} of snapshot {frozen.name} is missing; nothing was started.")
     if manifest.digests is None:
         return
-    async with asyncio.TaskGroup() as group:
-        works = {part: group.create_task(asyncio.to_thread(digest, path)) for part, path in parts.items()}
-    for part, work in works.items():
-        if work.result() != manifest.digests.get(part):
+    try:
+        digests = await _at_once({part: functools.partial(digest, path) for part, path in parts.items()})
+    except OSError as error:
+        raise SnapshotDamaged(
+            f"Snapshot {frozen.name} cannot be read ({error.strerror}); nothing was started."
+        ) from error
+    for part, found in digests.items():
+        if found != manifest.digests.get(part):
             raise SnapshotDamaged(f"The {part} of snapshot {frozen.name} is not what was written; nothing was started.")
+
+
+async def _at_once(works: Mapping[Part, Callable[[], str]]) -> dict[Part, str]:
+    """Do each in a thread of its own and return the results; raises the first error as it is, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = {part: group.create_task(asyncio.to_thread(work)) for part, work in works.items()}
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return {part: task.result() for part, task in tasks.items()}
 
 
 async def clone_memory(frozen: Frozen, target: Path) -> None:
