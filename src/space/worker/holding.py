@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from space.disk import frozen as storage
 from space.disk.frozen import Frozen
 from space.model.errors import Conflict
 from space.model.ids import SandboxId
@@ -32,6 +33,15 @@ class Holding:
     def stored(self, generation: int) -> Frozen:
         """Return where a suspension of it lies."""
         return Frozen(self.host.layout, f"s-{self.sandbox}-{generation}")
+
+    def all_stored(self) -> dict[int, Frozen]:
+        """Return its suspensions that are there, unfinished ones too, by generation.
+
+        More than one where a worker was killed before the last was durable: then the one before was kept.
+        """
+        prefix = self.stored(0).name.removesuffix("0")
+        ours = [name for name in storage.names(self.host.layout) if name.startswith(prefix)]
+        return {int(name.removeprefix(prefix)): Frozen(self.host.layout, name) for name in sorted(ours)}
 
     def running_guest(self, verb: str) -> GuestVm:
         """Return its VM; raises Conflict unless it runs."""

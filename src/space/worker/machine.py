@@ -315,8 +315,8 @@ class Machine:
     async def forget(self) -> None:
         """Give back all it holds, in storage too, whatever state it is in."""
         await self._end_vm()
-        for generation in range(max(1, self.entry.generation - 1), self.entry.generation + 2):
-            await self._has.stock.settler.drop(self._has.stored(generation))
+        for frozen in self._has.all_stored().values():
+            await self._has.stock.settler.drop(frozen)
         self._has.host.ledger.remove(self.sandbox)
 
     async def _end_vm(self) -> None:

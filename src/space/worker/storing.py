@@ -83,11 +83,12 @@ async def leave_for_storage(h: Holding, guest: GuestVm, generation: int, *, memo
 
 
 def note_settled(h: Holding, generation: int) -> None:
-    """Record that a suspension would survive a loss of power; the one before is no longer needed."""
+    """Record that a suspension would survive a loss of power; those before are no longer needed."""
     if h.entry.state == "suspended" and h.entry.generation == generation:
         h.write(durable=True, synced=True)
-    if generation > 1:
-        storage.discard(h.stored(generation - 1))
+    for older, frozen in h.all_stored().items():
+        if older < generation:
+            storage.discard(frozen)
 
 
 async def restore(h: Holding, identity: Identity, template: TemplateFiles) -> None:
