@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import collections
 import dataclasses
+import sys
 import time
 
 from bench import client, floor, frame, spares
@@ -186,6 +187,8 @@ def _expect(found: Start, way: str) -> None:
 async def measure(options: argparse.Namespace) -> bool:
     """Do the parts that were asked for; returns whether all creates succeeded."""
     bursts, skipped = _plan(options)
+    if set(options.parts) == {"burst"} and not bursts:
+        sys.exit(f"error: {'; '.join(skipped)}")
     need_mib = max([burst.need_mib for burst in bursts], default=frame.needed_mib(_WARM_POOL + 2, DEFAULT_MEMORY_MIB))
     cold_first = bool({"boot", "cold"} & set(options.parts))
     async with frame.opened(options.data, memory_mib=need_mib, warm_pool=0 if cold_first else _WARM_POOL) as bench:

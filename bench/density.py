@@ -5,6 +5,7 @@ Pages of a guest's memory are mapped from a file that is the VM's own, so they c
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 
 from bench import bare, client, frame
@@ -61,8 +62,10 @@ async def measure(options: argparse.Namespace) -> bool:
             counts.append(count)
         else:
             notes.append(f"{count} sandboxes: left out, since that {short}")
+    if not counts:
+        sys.exit(f"error: {'; '.join(notes)}")
     taken = Taken()
-    need_mib = frame.needed_mib(max(counts, default=0) + 1, memory_mib)
+    need_mib = frame.needed_mib(max(counts) + 1, memory_mib)
     async with frame.opened(options.data, memory_mib=need_mib, warm_pool=0) as bench:
         await _bare(bench, memory_mib, options.idle, taken)
         there = 0
