@@ -1,5 +1,8 @@
 """Limits of what may be asked for, ids, and errors on their way through problem+json."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +71,15 @@ def test_an_error_survives_the_way_through_problem_json(cls: type[SpaceError]) -
 def test_no_two_errors_share_a_code() -> None:
     codes = [cls.code for cls in all_errors(errors.SpaceError)]
     assert len(codes) == len(set(codes))
+
+
+def test_every_finer_code_keeps_its_class_on_the_way() -> None:
+    """A call that was overtaken, and whatever a worker refused so, was told to the caller as an internal error."""
+    sources = (path.read_text() for path in (Path(__file__).parents[2] / "src").rglob("*.py"))
+    used = {code for text in sources for code in re.findall(r'\bcode="(\w+)"', text)}
+    assert "overtaken" in used
+    for code in (*used, "sandbox_paused", "sandbox_suspending"):
+        again = from_problem(code, "what to do")
+        assert (type(again) is not SpaceError, again.slug) == (True, code)
+    assert type(from_problem("overtaken", "")) is errors.Conflict
+    assert type(from_problem("sandbox_failed", "")) is errors.SandboxFailed

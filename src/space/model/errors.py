@@ -6,11 +6,16 @@ and says what to do; the cause, chained with `raise ... from`, is for our log on
 
 from typing import ClassVar
 
+from space.model.lifecycle import State
+
 
 class SpaceError(Exception):
     """Base of all of them. `code` is stable and part of the API; `retry_after_s` becomes `Retry-After`."""
 
     code: ClassVar[str] = "internal"
+    finer: ClassVar[frozenset[str]] = frozenset()
+    """Slugs that say more than `code`, of the same class; one has to be named here to stay of it on its way."""
+
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
     retryable: ClassVar[bool] = False
@@ -30,6 +35,7 @@ class InvalidArgument(SpaceError):
     """The request can never succeed as it is."""
 
     code, status, title = "invalid_argument", 422, "Invalid argument"
+    finer = frozenset({"idempotency_key_reused"})
 
 
 class BadRequest(SpaceError):
@@ -48,6 +54,7 @@ class NotFound(SpaceError):
     """No such thing, or not the caller's."""
 
     code, status, title = "not_found", 404, "Not found"
+    finer = frozenset({"template_not_found"})
 
 
 class Misdirected(SpaceError):
@@ -60,6 +67,9 @@ class Conflict(SpaceError):
     """The thing's present state does not allow this."""
 
     code, status, title = "conflict", 409, "Conflict"
+    finer = frozenset({"idempotency_in_flight", "name_taken", "overtaken", "template_in_use"}) | {
+        f"sandbox_{state}" for state in ("busy", "starting", *(state for state in State if state is not State.FAILED))
+    }
 
 
 class SandboxFailed(Conflict):
@@ -131,6 +141,6 @@ def _subclasses(cls: type[SpaceError]) -> list[type[SpaceError]]:
 def from_problem(code: str, detail: str, retry_after_s: int | None = None) -> SpaceError:
     """Rebuild the error that another process of ours sent as problem+json; an unknown slug stays on the base class."""
     for cls in _subclasses(SpaceError):
-        if cls.code == code:
-            return cls(detail, retry_after_s=retry_after_s)
+        if code in (cls.code, *vars(cls).get("finer", ())):
+            return cls(detail, code=code, retry_after_s=retry_after_s)
     return SpaceError(detail, code=code, retry_after_s=retry_after_s)
