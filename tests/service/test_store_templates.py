@@ -3,10 +3,13 @@
 import dataclasses
 import datetime
 
-from tests.support.rows import DIGEST, insert_template
+from tests.support.rows import DIGEST, insert_sandbox, insert_template
 
+from space.model.errors import SandboxFailed
 from space.model.ids import TemplateDigest, hash_api_key, new_api_key
-from space.store import keys, projects, templates
+from space.model.lifecycle import State
+from space.model.operation import OperationKind
+from space.store import keys, operations, projects, templates
 from space.store.db import Database
 
 OTHER = TemplateDigest("sha256:" + "b" * 64)
@@ -68,3 +71,20 @@ async def test_no_key_is_stored_in_clear(db: Database) -> None:
     assert row is not None
     assert text not in row["text"]
     assert text.removeprefix("e2b_") not in row["text"]
+
+
+async def test_a_snapshot_that_nobody_has_nor_asks_for_is_unknown(db: Database) -> None:
+    """A worker had made it, and its taker died before that was recorded."""
+    project = await projects.ensure(db, "p")
+    recorded = (await insert_template(db, project)).digest
+    busy, idle = [await insert_sandbox(db, project, state=State.RUNNING) for _ in range(2)]
+    async with db.transaction() as tx:
+        asked = await operations.insert(tx, busy, OperationKind.SNAPSHOT)
+    being_made, left = TemplateDigest("sha256:" + "b" * 64), TemplateDigest("sha256:" + "c" * 64)
+    held = {recorded: idle.id, being_made: busy.id, left: idle.id}
+    assert await templates.unknown(db, held) == [left]
+    assert await templates.unknown(db, {}) == []
+    async with db.transaction() as tx:
+        assert asked is not None
+        await operations.finish(tx, asked.id, SandboxFailed("it failed"))
+    assert set(await templates.unknown(db, held)) == {being_made, left}

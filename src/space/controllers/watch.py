@@ -7,6 +7,7 @@
     running, paused                 suspended                     restoring: likewise
     nothing of it any more          running, paused, suspended    failed: the worker lost it
     something that no row wants     -                             deleted at the worker
+    a snapshot nobody has           -                             likewise: whoever asked for it, or recorded it, died
 
 The table is `model/convergence.py: told`. Rows that somebody is at work on are left to them.
 
@@ -24,7 +25,7 @@ from space.model.errors import SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId, WorkerId
 from space.model.lifecycle import Event, State
 from space.model.sandbox import Desired, Sandbox
-from space.store import sandboxes
+from space.store import sandboxes, templates
 from space.telemetry import logger
 from space.wire.worker import GoneFact, HeartbeatFact, SandboxFact, SyncedFact, VmState
 
@@ -90,6 +91,11 @@ async def compare(plane: Plane, link: WorkerLink) -> None:
     for sandbox, fact in held.items():
         if unwanted(rows.get(sandbox), link.id, fact.state):
             await _remove(link, sandbox, fact.epoch)
+    made = await link.client.templates()
+    taken = {template.digest: template.sandbox for template in made if template.sandbox is not None}
+    for digest in await templates.unknown(plane.db, taken):
+        await link.client.delete_template(digest)
+        logger().info("orphan_snapshot_deleted", digest=digest, worker=link.id)
 
 
 def unwanted(row: Sandbox | None, worker: WorkerId, state: VmState) -> bool:

@@ -29,6 +29,8 @@ MANIFEST = "manifest.json"
 ROOTFS = "rootfs.ext4"
 KERNEL = "vmlinuz"
 INITRD = "initrd"
+HALF_MADE = "tmp-snapshot-"
+"""What the names of folders begin with in which snapshots are put together."""
 
 
 class Manifest(pydantic.BaseModel):
@@ -172,11 +174,22 @@ def publish(layout: Layout, fresh: Path, digest: TemplateDigest) -> None:
 
 
 def remove_leftovers(layout: Layout) -> None:
-    """Delete what builds that were killed left half-made; the caller holds the lock on builds."""
+    """Delete what builds that were killed left half-made; the caller holds the lock on builds.
+
+    Not what a snapshot is made in, which needs no lock: see `remove_half_made`.
+    """
     for area in (layout.disk_area, layout.cache_dir):
         for path in area.glob("tmp-*"):
+            if path.name.startswith(HALF_MADE):
+                continue
             with contextlib.suppress(FileNotFoundError):  # a template's removal, which needs no lock, was faster
                 shutil.rmtree(path)
+
+
+def remove_half_made(layout: Layout) -> None:
+    """Delete what a snapshot that was cut off left; only while none is being taken."""
+    for path in layout.disk_area.glob(f"{HALF_MADE}*"):
+        shutil.rmtree(path)
 
 
 def _template(manifest: Manifest, name: str) -> Template:

@@ -1,6 +1,6 @@
 """Templates that a project has built, and the names that point to them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from space.model.ids import ProjectId, SandboxId, TemplateDigest
 from space.model.template import Template, TemplateKind
@@ -29,6 +29,11 @@ _USED = """
 SELECT 1 FROM sandboxes
  WHERE project_id = $1 AND template = $2 AND state NOT IN ('failed', 'deleting', 'deleted') LIMIT 1"""
 _DELETE = "DELETE FROM templates WHERE project_id = $1 AND digest = $2"
+_UNKNOWN = """
+SELECT held.digest FROM unnest($1::text[], $2::text[]) AS held(digest, sandbox)
+ WHERE NOT EXISTS (SELECT 1 FROM templates t WHERE t.digest = held.digest)
+   AND NOT EXISTS (SELECT 1 FROM operations o
+                    WHERE o.sandbox_id = held.sandbox AND o.kind = 'snapshot' AND o.status = 'running')"""
 _OTHERS = "SELECT 1 FROM templates WHERE project_id <> $1 AND digest = $2 LIMIT 1"
 
 
@@ -100,3 +105,9 @@ async def shared(db: Queries, project: ProjectId, digest: TemplateDigest) -> boo
 async def remove(db: Queries, project: ProjectId, digest: TemplateDigest) -> None:
     """Forget it and its names."""
     await db.execute(_DELETE, project, digest)
+
+
+async def unknown(db: Queries, snapshots: Mapping[TemplateDigest, SandboxId]) -> list[TemplateDigest]:
+    """Return those of these snapshots, each with what it was taken of, that no project has nor is about to have."""
+    rows = await db.fetch(_UNKNOWN, list(snapshots.keys()), list(snapshots.values()))
+    return [TemplateDigest(row["digest"]) for row in rows]

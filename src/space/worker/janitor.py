@@ -7,6 +7,7 @@ from space.disk import frozen as storage
 from space.disk import rootfs
 from space.disk.frozen import Frozen
 from space.host import cgroup
+from space.image import catalog
 from space.layout import UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId
 from space.net import slot as slots
@@ -38,6 +39,7 @@ async def sweep(layout: Layout, records: list[VmRecord], *, keep_frozen: set[str
     stray_frozen = set() if keep_frozen is None else storage.names(layout) - keep_frozen
     for name in stray_frozen:
         await asyncio.to_thread(storage.discard, Frozen(layout, name))
+    await asyncio.to_thread(catalog.remove_half_made, layout)
     log.info(
         "swept",
         processes=processes,

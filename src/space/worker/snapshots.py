@@ -32,7 +32,7 @@ async def publish(layout: Layout, copy: Frozen, entry: Entry, name: str) -> Temp
     base = catalog.find(layout, TemplateDigest(settled.template))
     inputs: dict[str, str | int] = {"template": settled.template}
     inputs.update({str(part): found for part, found in settled.digests.items()})
-    with tempfile.TemporaryDirectory(dir=layout.disk_area, prefix="tmp-snapshot-") as work:
+    with tempfile.TemporaryDirectory(dir=layout.disk_area, prefix=catalog.HALF_MADE) as work:
         fresh = Path(work) / "template"
         files.make_dir(fresh, mode=0o711)
         await rootfs.reflink(copy.disk, fresh / catalog.ROOTFS)
