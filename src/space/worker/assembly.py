@@ -5,7 +5,9 @@ import dataclasses
 from collections.abc import Coroutine
 
 from space.disk import frozen as storage
+from space.disk.frozen import Frozen
 from space.image import catalog
+from space.model.errors import SnapshotDamaged
 from space.settings import WorkerSettings
 from space.worker.admission import Admission
 from space.worker.adopt import adopt
@@ -78,12 +80,20 @@ def _records(fleet: Fleet, spares: WarmPool) -> list[VmRecord]:
 
 
 def _owned(host: Host, fleet: Fleet) -> set[str]:
-    """Return the names of the frozen VMs that a sandbox or a template owns."""
+    """Return the names of the frozen VMs that a sandbox or a template owns; a template's only once it is whole."""
     suspended = {
         f"s-{entry.sandbox}-{generation}"
         for entry in fleet.entries()
         for generation in (entry.generation, entry.generation - 1)
     }
-    templates = {Shape(template.digest, 0, 0).prefix for template in catalog.templates(host.layout)}
+    templates = tuple(Shape(template.digest, 0, 0).prefix for template in catalog.templates(host.layout))
     found = storage.names(host.layout)
-    return {name for name in found if name in suspended or any(name.startswith(prefix) for prefix in templates)}
+    return {name for name in found if name in suspended or (name.startswith(templates) and _whole(host, name))}
+
+
+def _whole(host: Host, name: str) -> bool:
+    try:
+        manifest = storage.read(Frozen(host.layout, name))
+    except SnapshotDamaged:
+        return False
+    return manifest is not None and manifest.digests is not None
