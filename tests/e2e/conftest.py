@@ -34,6 +34,8 @@ async def space() -> AsyncGenerator[Deployment]:
     try:
         status, out, err = await deployment.cli("template", "build", "base")
         assert status == 0, out + err
+        for left in (await deployment.http.get("/v1/sandboxes")).json()["sandboxes"]:  # by a run that was cut off
+            await deployment.delete(left["id"])
         yield deployment
     finally:
         await deployment.down()

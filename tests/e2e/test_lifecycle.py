@@ -4,12 +4,14 @@ import asyncio
 import functools
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from tests.support.deployment import Deployment, eventually, vms
+from tests.support.witness import Witness
 
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done"
 
@@ -188,6 +190,21 @@ async def test_idle_sandbox_is_put_away_and_wakes_on_a_request(space: Deployment
     await eventually(functools.partial(_is, space, made, "suspended"), within_s=20, what="it is put away")
     assert await _output(space, made, "cat /dev/shm/kept") == "asleep"
     assert await _state(space, made) == "running"
+    await space.delete(made)
+
+
+async def test_what_puts_itself_away_loses_no_more_than_what_is_put_away(space: Deployment, rng: random.Random) -> None:
+    """Files, memory, what runs in the background, the clock; and it is told that a request had to wait for it."""
+    made = await space.create(idle_timeout_s=3)
+    witness = Witness(space, made, rng)
+    await witness.begin()
+    await witness.write()
+    await eventually(functools.partial(_is, space, made, "suspended"), within_s=60, what="it is put away")
+    assert (await space.state(made))["reason"] == "idle for 3 s"
+    await witness.check()
+    row = await space.state(made)
+    assert (row["state"], row["reason"], row["idle_timeout_s"]) == ("running", "woken by a request", 3)
+    assert row["timings_ms"]["restore"] > 0
     await space.delete(made)
 
 

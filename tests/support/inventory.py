@@ -93,12 +93,12 @@ def _unsettled(rows: dict[str, Json]) -> list[str]:
 
 
 def _states(rows: dict[str, Json], entries: dict[str, Json]) -> list[str]:
-    told = {one: row["state"] for one, row in rows.items()}
-    held = {one: entry["state"] for one, entry in entries.items()}
-    found = [
-        f"row {one} is {state}, its worker has {held.get(one)}" for one, state in told.items() if held.get(one) != state
-    ]
-    found += [f"the worker has {one}, which no row has" for one in held.keys() - told.keys()]
+    found: list[str] = []
+    for one, row in rows.items():
+        held = entries[one]["state"] if one in entries else None
+        if held != row["state"] and (held, row["state"]) != (None, "failed"):
+            found.append(f"row {one} is {row['state']}, its worker has {held}")
+    found += [f"the worker has {one}, which no row has" for one in entries.keys() - rows.keys()]
     for one, entry in entries.items():
         if (entry["vm"] is not None) != (entry["state"] in _AWAKE):
             found.append(f"{one} is {entry['state']} and its VM is {entry['vm']}")
@@ -141,7 +141,7 @@ def _frozen(layout: Layout, entries: dict[str, Json], templates: set[str]) -> li
     there = {path.name for path in (layout.disk_area / "frozen").iterdir()}
     ours = {name for name in there if not (name.startswith("t-") and name.split("-")[1] in templates)}
     hot = {path.name for path in (layout.memory_area / "frozen").iterdir()}
-    unfinished = [name for name in there if not frozen.Frozen(layout, name).manifest_file.exists()]
+    unfinished = [name for name in there if frozen.read(frozen.Frozen(layout, name)) is None]
     return [
         *_compared("frozen VMs", wanted, ours),
         *_compared("hot memory without its frozen VM", set(), hot - there),

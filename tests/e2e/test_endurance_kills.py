@@ -1,0 +1,174 @@
+"""kill -9 of the worker at its steps, in the middle of everything that it can be in the middle of."""
+
+import asyncio
+import dataclasses
+import functools
+from pathlib import Path
+
+import pytest
+from tests.support.deployment import Deployment, Json, eventually
+from tests.support.inventory import until_equal
+from tests.support.strace import followed
+
+STEPS = ("rename", "unlink", "sendmsg", "sendto", "pidfd_send_signal", "vfork")
+"""How the worker acts: it writes a record or moves a file, forgets one, orders a VMM, kills one, starts a program."""
+
+TOKEN = "/dev/shm/token"
+_DONE_S = 30.0
+
+
+@dataclasses.dataclass(slots=True)
+class Cast:
+    """Sandboxes that something is done to at once. All but `asleep` run; each remembers its own name in memory."""
+
+    space: Deployment
+    copied: str
+    forked: str
+    awake: str
+    asleep: str
+    answers: dict[str, tuple[int, Json]] = dataclasses.field(default_factory=dict)
+
+    async def act(self) -> None:
+        """Suspend one, restore another, fork a third, freeze a fourth as a template, create a fifth: all at once."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ask("create", "/v1/sandboxes", {"template": "base"}))
+            group.create_task(self._ask("fork", f"/v1/sandboxes/{self.forked}/fork", {}))
+            group.create_task(self._ask("snapshot", f"/v1/sandboxes/{self.copied}/snapshots", {"name": "e2e-kills"}))
+            group.create_task(self._ask("suspend", f"/v1/sandboxes/{self.awake}/suspend", {}))
+            group.create_task(self._ask("restore", f"/v1/sandboxes/{self.asleep}/restore", {}))
+
+    async def _ask(self, name: str, path: str, body: Json) -> None:
+        answer = await self.space.http.post(path, json=body)
+        self.answers[name] = (answer.status_code, answer.json())
+        assert answer.is_success or answer.json()["code"] in ("unavailable", "no_capacity"), (name, answer.text)
+
+    async def check(self) -> None:
+        """See that each is where it was to be with what it remembers; then have what was made go, and swap roles."""
+        own = (self.copied, self.forked, self.awake, self.asleep)
+        states = await _states(self.space)
+        assert {one: states[one] for one in own} == dict.fromkeys(own, "running") | {self.awake: "suspended"}
+        for one in (self.copied, self.forked, self.asleep):
+            assert await self.space.output(one, f"cat {TOKEN}") == one
+        for one in states.keys() - set(own):
+            found = await self.space.output(one, f"cat {TOKEN} || true")
+            assert found == self.forked or self.forked not in found
+            await self.space.delete(one)
+        if self.answers["snapshot"][0] == 201:
+            assert (await self.space.http.delete("/v1/snapshots/e2e-kills")).is_success
+        self.awake, self.asleep = self.asleep, self.awake
+
+
+async def _states(space: Deployment) -> dict[str, str]:
+    listed = (await space.http.get("/v1/sandboxes")).json()["sandboxes"]
+    return {one["id"]: one["state"] for one in listed}
+
+
+async def _sandbox(space: Deployment) -> str:
+    made = await space.create()
+    await space.output(made, f"echo {made} > {TOKEN}")
+    return made
+
+
+async def _until_back(space: Deployment, pid: int) -> None:
+    await eventually(functools.partial(space.daemon_ready, "worker", pid), within_s=60, what="the worker is back")
+
+
+async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: Path) -> None:
+    """Before each third record that the worker writes, while five sandboxes are in the middle of something."""
+    copied, forked, awake, asleep = own = [await _sandbox(space) for _ in range(4)]
+    cast = Cast(space, copied, forked, awake, asleep)
+    try:
+        await space.order(cast.asleep, "suspend")
+        async with followed(space.daemon_pid("worker"), tmp_path / "whole", "rename") as whole:
+            await cast.act()
+        await until_equal(space, "nobody was killed")
+        await cast.check()
+        for number in range(2, whole.calls()["rename"], 3):
+            pid = space.daemon_pid("worker")
+            async with followed(pid, tmp_path / str(number), "rename", kill_at=number) as step:
+                await cast.act()
+                assert await step.killed(_DONE_S), f"it had {step.calls()['rename']} records to write, not {number}"
+            await _until_back(space, pid)
+            await until_equal(space, f"killed at {step.last()}")
+            await cast.check()
+    finally:
+        for one in own:
+            await space.delete(one)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verb:
+    """Something that is done to a sandbox: what comes before it, the request, and the state that it must end in.
+
+    `after` None: it is gone.
+    """
+
+    before: tuple[str, ...]
+    path: str
+    body: Json
+    after: str | None
+
+
+VERBS = {
+    "create": Verb((), "/v1/sandboxes", {"template": "base"}, "running"),
+    "pause": Verb((), "/pause", {}, "paused"),
+    "resume": Verb(("pause",), "/resume", {}, "running"),
+    "suspend": Verb((), "/suspend", {}, "suspended"),
+    "suspend a paused one": Verb(("pause",), "/suspend", {}, "suspended"),
+    "suspend its disk": Verb((), "/suspend", {"memory": False}, "suspended"),
+    "restore": Verb(("suspend",), "/restore", {}, "running"),
+    "fork": Verb((), "/fork", {}, "running"),
+    "fork a paused one": Verb(("pause",), "/fork", {}, "paused"),
+    "fork a suspended one": Verb(("suspend",), "/fork", {}, "suspended"),
+    "snapshot": Verb((), "/snapshots", {"name": "e2e-kills"}, "running"),
+    "snapshot of its disk": Verb((), "/snapshots", {"name": "e2e-kills", "memory": False}, "running"),
+    "delete": Verb((), "", {}, None),
+    "delete a suspended one": Verb(("suspend",), "", {}, None),
+}
+
+
+async def _do(space: Deployment, sandbox: str, verb: Verb) -> None:
+    for before in verb.before:
+        await space.order(sandbox, before)
+    path = verb.path if verb.path.startswith("/v1") else f"/v1/sandboxes/{sandbox}{verb.path}"
+    method = "POST" if verb.path else "DELETE"
+    answer = await space.http.request(method, path, json=verb.body if verb.path else None)
+    assert answer.is_success or answer.json()["code"] == "unavailable", answer.text
+
+
+async def _check(space: Deployment, sandbox: str, verb: Verb) -> None:
+    """See that it is where it was to be, with what it remembers; then leave nothing."""
+    states = await _states(space)
+    assert states.get(sandbox) == verb.after
+    for one in states:
+        if one == sandbox:
+            await space.order(one, "resume")
+        found = await space.output(one, f"cat {TOKEN} || true")
+        kept = verb.body.get("memory", True) or verb.after != "suspended"
+        assert (found == sandbox) if one == sandbox and kept else (found in (sandbox, "") or "No such file" in found)
+        await space.delete(one)
+    for one in (await space.http.get("/v1/snapshots")).json()["snapshots"]:
+        assert (await space.http.delete(f"/v1/snapshots/{one['digest']}")).is_success
+    await until_equal(space, "all was deleted")
+
+
+@pytest.mark.parametrize("name", VERBS)
+async def test_killed_at_every_step(space: Deployment, tmp_path: Path, pytestconfig: pytest.Config, name: str) -> None:
+    if not pytestconfig.getoption("--full", default=False):
+        pytest.skip("takes an hour in all: part of `scripts/test endurance`")
+    verb = VERBS[name]
+    sandbox = await _sandbox(space)
+    async with followed(space.daemon_pid("worker"), tmp_path / "whole", *STEPS) as whole:
+        await _do(space, sandbox, verb)
+    await until_equal(space, "nobody was killed")
+    await _check(space, sandbox, verb)
+    for kind, number in [(kind, number + 1) for kind, count in whole.calls().items() for number in range(count)]:
+        sandbox = await _sandbox(space)
+        pid = space.daemon_pid("worker")
+        async with followed(pid, tmp_path / f"{kind}-{number}", kind, kill_at=number) as step:
+            await _do(space, sandbox, verb)
+            killed = await step.killed(1.0)
+        if killed:  # else it had less to do this time
+            await _until_back(space, pid)
+        await until_equal(space, f"{name}, killed at {kind} {number}: {step.last()}")
+        await _check(space, sandbox, verb)
