@@ -17,7 +17,7 @@ from space.image import catalog
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.telemetry import logger
-from space.vmm.driver import VmmError
+from space.vmm.driver import VmmError, VmStatus
 from space.wire.agent import FreezeWish
 from space.worker.guest_vm import Died, GuestVm, Identity
 from space.worker.host import Host
@@ -99,10 +99,9 @@ class WarmPool:
                 await self._give_up(self._ready[shape].popleft())
 
     async def adopt(self) -> None:
-        """Take over the spares of a former worker process; what does not answer is ended."""
+        """Take over the spares of a former worker process; what does not answer, or was not finished, is ended."""
         for spare in self._ledger.read():
             record = spare.vm.on_this_boot()
-            guest = GuestVm(self._host, record, self._note(spare.template))
             try:
                 vm = (
                     await self._host.driver.adopt(self._host.layout.vm_dir(record.vm), record.vmm)
@@ -111,11 +110,12 @@ class WarmPool:
                 )
             except VmmError:
                 vm = None
-            if vm is None:
+            guest = GuestVm(self._host, record, self._note(spare.template), vm)
+            if vm is None or vm.status is not VmStatus.PAUSED:  # its vCPUs are stopped last
                 await self._give_up(guest)
                 continue
             shape = Shape(spare.template, record.vcpus, record.memory_mib)
-            self._ready[shape].append(GuestVm(self._host, record, self._note(spare.template), vm))
+            self._ready[shape].append(guest)
             self._demand.setdefault(shape, time.monotonic())
             log.info("spare_adopted", vm=record.vm)
 
