@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"time"
 
 	"space/agent/fault"
 )
@@ -32,7 +31,6 @@ type Facts struct {
 }
 
 // Identity is safe for concurrent use.
-var Marks []float64
 
 type Identity struct {
 	machine Machine
@@ -69,13 +67,9 @@ func (f *Facts) Validate() error {
 func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	id.applying.Lock()
 	defer id.applying.Unlock()
-	t0 := time.Now()
-	Marks = nil
-	defer func() { Marks = append(Marks, -float64(time.Since(t0).Microseconds())/1000) }()
 	if err := id.machine.tellKernel(&facts); err != nil {
 		return nil, fault.New(http.StatusInternalServerError, "init_failed", "%v", err).Because(err)
 	}
-	Marks = append(Marks, -float64(time.Since(t0).Microseconds())/1000)
 	warnings = id.machine.tellFiles(&facts)
 	if before := id.SandboxID(); before != "" && before != facts.SandboxID {
 		if err := id.machine.tellBootID(); err != nil {
