@@ -6,6 +6,8 @@ import json
 import httpx2
 from tests.support.deployment import Deployment, eventually, vms
 
+from space.worker.admission import OVERHEAD_MIB
+
 CLONES = 100
 AT_ONCE = 3
 """Each with a fork now and then: six, as many as there is memory for."""
@@ -65,11 +67,7 @@ async def test_a_hundred_clones_are_strangers(space: Deployment) -> None:
         assert len(set(values)) == len(values), f"two clones have the same {name}"
 
 
-ADMITTED_MIB = 4096
 MEMORY_MIB = 128
-OVERHEAD_MIB = 96
-"""What a VMM is counted with beside its guest's memory (worker/admission.py)."""
-
 _PROOF = "sha256sum /usr/bin/python3 /usr/bin/perl; cat /sys/fs/ext4/vda/errors_count"
 """What came with the template, and whether the guest's kernel has found its file system damaged."""
 
@@ -95,7 +93,7 @@ async def test_a_hundred_creates_at_once(space: Deployment) -> None:
     size = {"template": "base", "memory_mib": MEMORY_MIB}
     whole = await _frozen_at_this_size(space)
     assert not vms(space.data), "nothing else may run"
-    room = ADMITTED_MIB // (MEMORY_MIB + OVERHEAD_MIB)
+    room = int(space.settings["SPACE_MEMORY_GIB"]) * 1024 // (MEMORY_MIB + OVERHEAD_MIB)
     answers: list[httpx2.Response] = []
 
     async def create() -> None:

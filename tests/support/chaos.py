@@ -265,7 +265,7 @@ class Chaos:
         """See that a sandbox that runs holds what was written, whole, and nothing that is not what was written."""
         if not {**subject.there, **subject.perhaps}:
             return
-        told = await self.space.output(subject.id, "cd /home/user; touch none; sha256sum f* none")
+        told = await self.space.output(subject.id, "cd /home/user; touch none; sha256sum none $(ls | grep ^f)")
         found = {f"/home/user/{path}": digest for digest, path in (line.split() for line in told.split("\n"))}
         del found["/home/user/none"]
         lost = subject.there.items() - found.items()
