@@ -92,12 +92,21 @@ async def delete_all(space: Deployment) -> None:
 
 
 async def ask(space: Deployment, method: str, path: str, body: Json | None = None) -> Json:
-    """Make a request and return the answer's object; raises Refused with the problem's text."""
+    """Make a request and return the answer's object; raises Refused."""
     try:
         answer = await space.http.request(method, path, json=body)
     except httpx2.TransportError as error:
         raise Refused(f"no answer to {method} {path}: {error!r}") from error
     if not answer.is_success:
-        raise Refused(f"{answer.status_code} for {method} {path.rpartition('/')[2]}: {answer.text[:300]}")
+        raise Refused(f"{method} {path.rpartition('/')[2]}: {_problem(answer)}")
     found: Json = answer.json() if answer.content else {}
     return found
+
+
+def _problem(answer: httpx2.Response) -> str:
+    """Return what stays the same when the same thing goes wrong again: code, and the first sentence of the detail."""
+    try:
+        problem = answer.json()
+        return f"{answer.status_code} {problem['code']}: {problem['detail'].partition('. ')[0]}"
+    except (ValueError, KeyError):
+        return f"{answer.status_code}: {answer.text[:200]}"
