@@ -48,7 +48,8 @@ func (m mount) mount(under string) error {
 const BootID = "/proc/sys/kernel/random/boot_id"
 
 // maskBootID puts a file that can be written in the place of the kernel's boot
-// id, which all copies of a snapshot would share. It has no other name.
+// id, which all copies of a snapshot would share. It has no other name. Who
+// mounts another proc, a container engine say, still sees the kernel's in that.
 func maskBootID() error {
 	own, err := os.ReadFile(BootID)
 	if err != nil {
