@@ -38,22 +38,22 @@ async def adopt(host: Host, stock: Stock, fleet: Fleet) -> None:
                 fleet.forget(machine)
                 log.info("half_done_step_undone", sandbox=entry.sandbox, state=entry.state)
             case "failed" | "suspended":
-                _rest(stock, fleet, machine)
+                fleet.carry_on(machine, machine.carry_on())
             case "restoring":
                 await machine.holding.drop_guest()
                 machine.holding.write(state="suspended")
-                _rest(stock, fleet, machine)
+                fleet.carry_on(machine, machine.carry_on())
             case _:
                 await _take_over(host, fleet, machine, entry)
+        _settle(stock, machine)
 
 
-def _rest(stock: Stock, fleet: Fleet, machine: Machine) -> None:
-    if machine.entry.state == "suspended":
-        stock.settler.add(
-            machine.holding.stored(machine.entry.generation),
-            functools.partial(note_settled, machine.holding, machine.entry.generation),
-        )
-    fleet.carry_on(machine, machine.carry_on())
+def _settle(stock: Stock, machine: Machine) -> None:
+    """Have its last suspension made durable; that of one that runs too, so that its hot memory can give way."""
+    generation = machine.entry.generation
+    frozen = machine.holding.stored(generation)
+    if frozen.manifest_file.exists():
+        stock.settler.add(frozen, functools.partial(note_settled, machine.holding, generation))
 
 
 async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> None:
