@@ -21,7 +21,9 @@ from tests.support.deployment import Deployment, eventually
 from space.host import process
 from space.host.process import ProcessRef
 
-KILLED = ("worker", "gateway", "ingress", "edge", "api")
+KILLED = {"worker": 6, "api": 4, "gateway": 2, "ingress": 2, "edge": 2}
+"""Server processes, and how often each is chosen: those that carry out transitions more than those that carry bytes."""
+
 _MOST_SANDBOXES = 8
 _MAX_BYTES = 100_000
 _TOKEN = "/dev/shm/token"
@@ -100,7 +102,7 @@ class Chaos:
                 begun += 1
                 if begun in kill_at:
                     kill_at.discard(begun)
-                    self._kill(chosen.choice(KILLED))
+                    self._kill(*chosen.choices(list(KILLED), list(KILLED.values())))
                 if not await self._one(chosen):
                     begun -= 1
 
