@@ -71,6 +71,7 @@ class BareVm:
     netns: Path
     pid: int
     token: str
+    monitor: "Monitor"
 
     async def echo(self) -> float:
         """Run `echo hi` and return the milliseconds until its output arrived."""
@@ -113,7 +114,7 @@ async def booted(kit: Kit, at: Path) -> AsyncGenerator[BareVm]:
     async with _folder(kit) as folder:
         files.reflink(kit.template.rootfs, folder / "disk")
         _memory(kit, folder).touch(mode=0o600)  # QEMU makes no file through a link
-        async with _qemu(kit, folder, at, incoming=False) as (vm, _):
+        async with _qemu(kit, folder, at, incoming=False) as vm:
             await _initialise(vm, folder.name, "boot")
             yield vm
 
@@ -124,22 +125,25 @@ async def cloned(kit: Kit, at: Path) -> AsyncGenerator[BareVm]:
     async with _folder(kit) as folder:
         files.reflink(kit.frozen.disk, folder / "disk")
         files.reflink(kit.frozen.hot_memory, _memory(kit, folder))
-        async with _qemu(kit, folder, at, incoming=True) as (vm, monitor):
-            await monitor.load(kit.frozen.state)
+        async with _qemu(kit, folder, at, incoming=True) as vm:
+            await vm.monitor.load(kit.frozen.state)
             await _initialise(vm, folder.name, "fork")
             yield vm
 
 
-class _Monitor:
-    """QEMU's control socket, as far as a restore needs it."""
+class Monitor:
+    """QEMU's control socket, as far as it is needed here."""
 
     def __init__(self, folder: Path) -> None:
         self._moved: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._qmp = Qmp(qmp.connect(folder / "qmp.sock"), self._on_event, lambda: None)
 
+    async def greet(self) -> None:
+        """Open the conversation; before anything else."""
+        await self._qmp.negotiate()
+
     async def load(self, state: Path) -> None:
         """Take in a device state and let the vCPUs run."""
-        await self._qmp.negotiate()
         capabilities = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
         await self._qmp.execute("migrate-set-capabilities", {"capabilities": capabilities})
         with state.open("rb") as saved:
@@ -150,7 +154,15 @@ class _Monitor:
                     raise RuntimeError(f"QEMU did not take the device state in: {result}")
         await self._qmp.execute("cont")
 
+    async def halt(self) -> float:
+        """Stop the vCPUs, let them run again, and return the milliseconds of both."""
+        began = time.monotonic()
+        await self._qmp.execute("stop")
+        await self._qmp.execute("cont")
+        return ms_since(began)
+
     def close(self) -> None:
+        """End the conversation."""
         self._qmp.close()
 
     def _on_event(self, name: str, data: Json) -> None:
@@ -160,7 +172,7 @@ class _Monitor:
 
 
 @contextlib.asynccontextmanager
-async def _qemu(kit: Kit, folder: Path, at: Path, *, incoming: bool) -> AsyncGenerator[tuple[BareVm, _Monitor]]:
+async def _qemu(kit: Kit, folder: Path, at: Path, *, incoming: bool) -> AsyncGenerator[BareVm]:
     tap = netns.inside(at, _attach)
     try:
         spec = BootSpec(
@@ -182,11 +194,12 @@ async def _qemu(kit: Kit, folder: Path, at: Path, *, incoming: bool) -> AsyncGen
             process = await asyncio.create_subprocess_exec(
                 *program, pass_fds=(fd, tap), stdin=asyncio.subprocess.DEVNULL
             )
-            monitor = _Monitor(folder)
+            monitor = Monitor(folder)
     finally:
         os.close(tap)
     try:
-        yield BareVm(at, process.pid, secrets.token_hex(16)), monitor
+        await monitor.greet()
+        yield BareVm(at, process.pid, secrets.token_hex(16), monitor)
     finally:
         monitor.close()
         with contextlib.suppress(ProcessLookupError):

@@ -31,6 +31,13 @@ async def clone_ms(kit: Kit) -> float:
             return ms_since(began)
 
 
+async def halt_ms(kit: Kit) -> float:
+    """Stop the vCPUs of a bare VM and let them run again; return the milliseconds of both."""
+    async with bare.place(kit.layout) as at, bare.cloned(kit, at) as vm:
+        await vm.echo()
+        return await vm.monitor.halt()
+
+
 async def write_ms(folder: Path, size_bytes: int) -> float:
     """Write and fsync a new file of so many bytes that no file system can leave out; return the milliseconds."""
     return await asyncio.to_thread(_write, folder / f"raw-{secrets.token_hex(4)}", size_bytes)

@@ -1,7 +1,7 @@
 """How long pause, resume, suspend, restore and fork take, against how much memory was written just before.
 
-Beside them, in each round: a cold clone (what a restore and a fork compare with), a bare QEMU restore, and the raw
-writing and syncing of as many bytes as the suspension stored. The warm pool is off.
+Beside them, in each round: a cold clone (what a restore and a fork compare with), a bare QEMU that is restored, stopped
+and continued, and the raw writing and syncing of as many bytes as the suspension stored. The warm pool is off.
 
 A suspension has three ends: the sandbox is out of the worker's account of memory, its client has the answer, and it
 would survive a loss of power.
@@ -29,13 +29,13 @@ _SEED_MB = 4
 _GOAL_DIRTY_MB = 100
 
 BARE, COLD = "bare QEMU restore + first output", "cold clone + first output"
-PAUSE, RESUME, BOTH = "pause", "resume", "pause + resume"
+HALT, PAUSE, RESUME, BOTH = "bare QEMU stop + cont", "pause", "resume", "pause + resume"
 GONE, ANSWERED, DURABLE = "suspend, out of RAM", "suspend, answered", "suspend, durable"
 RAW, STORED = "raw write + fsync of what it stored", "memory it stored"
 RESTORE, RESTORED = "restore", "restore + first output"
 FORK, FORKED = "fork", "fork + first output"
-_STEPS = (BARE, COLD, PAUSE, RESUME, BOTH, GONE, ANSWERED, DURABLE, RAW, RESTORE, RESTORED, FORK, FORKED)
-_FLOORS = {COLD: BARE, DURABLE: RAW, RESTORED: COLD, FORKED: COLD}
+_STEPS = (BARE, COLD, HALT, PAUSE, RESUME, BOTH, GONE, ANSWERED, DURABLE, RAW, RESTORE, RESTORED, FORK, FORKED)
+_FLOORS = {COLD: BARE, BOTH: HALT, DURABLE: RAW, RESTORED: COLD, FORKED: COLD}
 _DRAWN = (BARE, COLD, BOTH, GONE, ANSWERED, DURABLE, RAW, RESTORED, FORKED)
 
 
@@ -106,6 +106,7 @@ class Run:
 
     async def _clones(self) -> None:
         self._note(BARE, await floor.clone_ms(self.kit))
+        self._note(HALT, await floor.halt_ms(self.kit))
         clone = await client.start(self.space, client.ECHO)
         await client.delete(self.space, clone.sandbox)
         self._note(COLD, clone.total_ms)
