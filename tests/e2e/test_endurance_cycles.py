@@ -28,7 +28,7 @@ async def test_fifty_cycles_lose_nothing(space: Deployment, sandbox: str, rng: r
 async def test_sandboxes_sleep_and_wake_beside_each_other(
     space: Deployment, rng: random.Random, pytestconfig: pytest.Config
 ) -> None:
-    cycles = 20 if pytestconfig.getoption("--full", default=False) else 4
+    cycles = 20 if pytestconfig.getoption("--full", default=False) else 3
     made = [await space.create() for _ in range(5)]
     witnesses = [Witness(space, one, random.Random(rng.random())) for one in made]
 
