@@ -54,9 +54,9 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         body = await read_json(request, CreateSandbox)
         wish = sandboxes.Wish(body.template, body.vcpus, body.memory_mib, body.env, body.labels, body.deadlines())
         key = _idempotency_key(request, body)
-        waiting = wait in ("1", "true")
-        sandbox, operation = await sandboxes.create(plane, project_of(request), wish, key, wait=waiting)
-        return created(plane, sandbox) if waiting else accepted(operation)
+        if wait in ("1", "true"):
+            return created(plane, await sandboxes.create(plane, project_of(request), wish, key))
+        return accepted(await sandboxes.begin(plane, project_of(request), wish, key))
 
     @app.get("/v1/sandboxes", tags=["sandboxes"])
     async def list_sandboxes(

@@ -31,14 +31,17 @@ async def reconcile(plane: Plane, sandbox: SandboxId) -> SpaceError | None:
     Otherwise it returns why it must be tried again (the worker does not answer); the controller will.
     """
     while (held := await sandboxes.acquire(plane.db, sandbox, plane.lease)) is not None:
-        lag = await converge(plane, held)
-        if lag is not None:
-            return lag
+        came = await converge(plane, held)
+        if isinstance(came, SpaceError):
+            return came
     return None
 
 
-async def converge(plane: Plane, sandbox: Sandbox) -> SpaceError | None:
-    """Do what is due for a sandbox whose lease this process holds, and give the lease back. Returns as `reconcile`."""
+async def converge(plane: Plane, sandbox: Sandbox) -> Sandbox | SpaceError | None:
+    """Do what is due for a sandbox whose lease this process holds, and give the lease back.
+
+    Returns the row once nothing is due, None where somebody else has taken it over, or why it must be tried again.
+    """
     plane.held[sandbox.id] = sandbox.epoch
     try:
         while True:
@@ -50,7 +53,7 @@ async def converge(plane: Plane, sandbox: Sandbox) -> SpaceError | None:
                 async with plane.db.transaction() as tx:
                     sandbox = await answer(tx, sandbox)
             if sandbox.settled:
-                return None
+                return sandbox
     except Stale:
         logger().info("sandbox_overtaken", sandbox=sandbox.id, epoch=sandbox.epoch)
         await sandboxes.release(plane.db, sandbox)

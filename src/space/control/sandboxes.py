@@ -8,7 +8,7 @@ from space.control import templates, waiting
 from space.control.plane import Plane
 from space.control.reconcile import abandon, converge, reconcile
 from space.control.waiting import carried_out, finished, result
-from space.model.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, WorkerId, new_id
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
@@ -46,15 +46,38 @@ class _KeyUsed(Exception):
     """Another request has taken the idempotency key; rolls back."""
 
 
-async def create(
-    plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None, *, wait: bool
-) -> tuple[Sandbox, Operation]:
-    """Make a sandbox, and wait until its agent has answered, unless `wait` is False.
+async def create(plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None) -> Sandbox:
+    """Make a sandbox, and wait until its agent has answered.
 
     With an idempotency key that was used before for the same request, returns what that one made. Raises
     InvalidArgument, NotFound (template), Conflict (key in flight), NoCapacity and Unavailable (nothing is left behind),
     BootFailed (the sandbox stays, `failed`).
     """
+    sandbox, operation = await _ask(plane, project, wish, key, held=True)
+    if operation.status is not OperationStatus.RUNNING:
+        return sandbox
+    came = await converge(plane, sandbox)
+    if isinstance(came, Sandbox) and came.state is State.RUNNING:
+        return came
+    lag = came if isinstance(came, SpaceError) else None
+    done = await finished(plane, operation, waiting.WAIT_S if lag is None else waiting.WAIT_UNAVAILABLE_S)
+    if done.status is OperationStatus.RUNNING and lag is not None:
+        if await abandon(plane, sandbox.id, lag, min_age_s=0):
+            await reconcile(plane, sandbox.id)
+            raise lag
+        done = await finished(plane, operation, waiting.WAIT_S)
+    return (await result(plane, done))[0]
+
+
+async def begin(plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None) -> Operation:
+    """Have a sandbox made and do not wait for it. Raises what `create` does before anything is made."""
+    return (await _ask(plane, project, wish, key, held=False))[1]
+
+
+async def _ask(
+    plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None, *, held: bool
+) -> tuple[Sandbox, Operation]:
+    """Write the wish into a new row, `held` for this process to carry it out; or return what its key made before."""
     check_spec(
         DEFAULT_VCPUS if wish.vcpus is None else wish.vcpus,
         DEFAULT_MEMORY_MIB if wish.memory_mib is None else wish.memory_mib,
@@ -65,23 +88,13 @@ async def create(
     if key is not None and (known := await _repeated(plane, project, key)) is not None:
         return known
     try:
-        sandbox, operation = await _insert(plane, project, wish, key, held=wait)
+        return await _insert(plane, project, wish, key, held=held)
     except _KeyUsed:
         assert key is not None
         known = await _repeated(plane, project, key)
         if known is None:
             raise Unavailable("A request with the same Idempotency-Key has just come to nothing. Try again.") from None
         return known
-    if not wait:
-        return sandbox, operation
-    lag = await converge(plane, sandbox)
-    done = await finished(plane, operation, waiting.WAIT_S if lag is None else waiting.WAIT_UNAVAILABLE_S)
-    if done.status is OperationStatus.RUNNING and lag is not None:
-        if await abandon(plane, sandbox.id, lag, min_age_s=0):
-            await reconcile(plane, sandbox.id)
-            raise lag
-        done = await finished(plane, operation, waiting.WAIT_S)
-    return await result(plane, done)
 
 
 async def _insert(
@@ -99,7 +112,9 @@ async def _insert(
         agent_token=secrets.token_hex(32),
         deadlines=wish.deadlines,
     )
-    async with plane.db.transaction() as tx:
+    # Held, nobody is told of it before it runs, and what says that it runs is synced, this with it. Lost with the
+    # host's power, it leaves at most a VM that no row wants.
+    async with plane.db.transaction(synced=not held) as tx:
         made = await sandboxes.insert(
             tx, SandboxId(new_id()), project, spec, _place(plane), plane.lease if held else None, plane.clock.now()
         )

@@ -116,10 +116,16 @@ class Database:
                 return
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Queries]:
-        """Run several statements as one; what is raised inside rolls back."""
+    async def transaction(self, *, synced: bool = True) -> AsyncIterator[Queries]:
+        """Run several statements as one; what is raised inside rolls back.
+
+        `synced` False returns before it would survive a loss of power (`synchronous_commit`, some milliseconds): for
+        what nobody is told of before a later transaction, which takes this one along, is synced.
+        """
         with _translated():
             async with self._pool.acquire() as connection, connection.transaction():
+                if not synced:
+                    await connection.execute("SET LOCAL synchronous_commit TO off")
                 yield connection
 
     @contextlib.asynccontextmanager

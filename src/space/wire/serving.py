@@ -59,13 +59,13 @@ class _Server(uvicorn.Server):
 def server(app: ASGIApp, *, grace_s: float) -> uvicorn.Server:
     """Return a server for `app`; run `serve(sockets=[...])` in a task and set `should_exit` to end it.
 
-    Requests under way at the end get `grace_s` seconds. Plain asyncio and h11: uvloop makes starting a process ten
-    times slower.
+    Requests under way at the end get `grace_s` seconds. Plain asyncio: uvloop makes starting a process ten times
+    slower.
     """
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http="httptools",
         lifespan="off",
         access_log=False,
         log_config=None,

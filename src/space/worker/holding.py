@@ -77,12 +77,15 @@ class Holding:
         if self.entry.vm is not None:
             self.write(vm=None)
 
-    async def connect(self, *, tried: bool = False) -> None:
-        """Let requests through, and see one arrive; `tried`: this VM's path was seen to carry when it was made."""
+    async def admit(self) -> None:
+        """Let requests through."""
         assert self.guest is not None
         await self.host.link.admit(self.sandbox, self.guest.slot.address)
-        if not tried:
-            await self.host.probe(self.sandbox)
+
+    async def connect(self) -> None:
+        """Let requests through, and see one arrive."""
+        await self.admit()
+        await self.host.probe(self.sandbox)
 
     def note_vm(self, record: VmRecord) -> None:
         """Keep what is told of its VM."""

@@ -287,7 +287,8 @@ class Machine:
         check_room(self._has.host.layout.disk_area, _FIRST_WRITES_BYTES, "A sandbox")
         how = await starting.start_vm(self._has, identity, template, source)
         vm_ms = round(1e3 * (time.monotonic() - began), 1)
-        await self._has.connect(tried=how == "spare")
+        if how != "spare":
+            await self._has.connect()
         total_ms = round(1e3 * (time.monotonic() - began), 1)
         self._has.write(state="running", timings_ms={how: vm_ms, "total": total_ms})
         log.info("sandbox_started", sandbox=self.sandbox, how=how, total_ms=total_ms)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from space.disk.frozen import Frozen
+from space.host.tasks import together
 from space.image.catalog import TemplateFiles
 from space.model.errors import BootFailed, SnapshotUnfit
 from space.telemetry import logger
@@ -20,7 +21,8 @@ async def start_vm(h: Holding, identity: Identity, template: TemplateFiles, sour
         guest, wake = spare
         h.take_guest(guest)
         try:
-            await wake(identity)
+            # its path was seen to carry when it was made
+            await together(wake(identity), h.admit())
         except Died as error:
             log.warning("spare_unusable", sandbox=h.sandbox, cause=str(error))
             await h.drop_guest()

@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
@@ -33,7 +33,7 @@ _QUIET_S, _SHORT_QUIET_S = 2.0, 0.5
 _POLL_S = 0.1
 _AGENT_S = 30.0
 _RETRY_S = 5.0
-Wake = Callable[[Identity], Awaitable[None]]
+Wake = Callable[[Identity], Coroutine[None, None, None]]
 
 
 class WarmPool:
