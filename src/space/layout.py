@@ -68,6 +68,11 @@ class Layout:
         return self.uid_base + 102
 
     @property
+    def egress_gateway_gid(self) -> int:
+        """May connect to `egress_sock`: egress proxy."""
+        return self.uid_base + 104
+
+    @property
     def api_worker_gid(self) -> int:
         """May connect to `worker_sock`: api."""
         return self.uid_base + 103
@@ -97,6 +102,11 @@ class Layout:
     @property
     def authz_sock(self) -> Path:
         return self.run_dir / "authz" / "authz.sock"
+
+    @property
+    def egress_sock(self) -> Path:
+        """Decisions, certificates and access log of the egress proxy."""
+        return self.run_dir / "egress" / "gateway.sock"
 
     @property
     def gateway_control_sock(self) -> Path:

@@ -17,7 +17,7 @@ from space.host.process import Watched
 from space.layout import Layout
 from space.model.errors import InvalidArgument, Unavailable
 from space.model.ids import SandboxId, new_id
-from space.wire.gateway import GatewayClient
+from space.wire.gateway import GatewayClient, SlotEntry
 from space.wire.problem import Problem
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: starts processes of other users")
@@ -45,11 +45,11 @@ async def test_it_knows_the_slots_it_was_told(gateway: tuple[Layout, Watched]) -
     one, two = SandboxId(new_id()), SandboxId(new_id())
     client = GatewayClient(layout.gateway_control_sock)
     try:
-        await client.put_slot(one, "100.64.0.3")
+        await client.put_slot(one, SlotEntry.model_validate({"address": "100.64.0.3"}))
         answer = await _check(layout, one, "POST", "/commands")
         assert answer.dynamic_metadata.fields["dst"].string_value == "100.64.0.3:49983"
         assert not answer.ok_response.headers
-        await client.put_slots({two: "100.64.0.5"})
+        await client.put_slots({two: SlotEntry.model_validate({"address": "100.64.0.5"})})
         assert (await _check(layout, one, "POST", "/commands")).denied_response.status.code == 503
         assert (await _check(layout, two, "GET", "/health")).HasField("ok_response")
         await client.delete_slot(two)
@@ -74,9 +74,9 @@ async def test_the_control_api_refuses_what_is_no_id_or_address(gateway: tuple[L
     client = GatewayClient(layout.gateway_control_sock)
     try:
         with pytest.raises(InvalidArgument):
-            await client.put_slots({SandboxId("../x"): "100.64.0.3"})
+            await client.put_slots({SandboxId("../x"): SlotEntry.model_validate({"address": "100.64.0.3"})})
         with pytest.raises(ValueError, match="address"):
-            await client.put_slot(SandboxId(new_id()), "localhost")
+            SlotEntry.model_validate({"address": "localhost"})
     finally:
         await client.close()
 

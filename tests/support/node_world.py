@@ -31,7 +31,7 @@ from space.net.slot import Slot
 from space.proxy import edge, envoy, ingress
 from space.settings import GatewaySettings, dump_process_settings
 from space.wire import serving
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, GatewayClient
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, GatewayClient, SlotEntry
 
 DEADLINE_S = 10
 GUEST_SERVER = Path(__file__).parent / "guest_server.py"
@@ -259,6 +259,7 @@ async def admit(layout: Layout, addresses: Mapping[SandboxId, str]) -> None:
     """Tell the gateway all slots, as the worker does."""
     client = GatewayClient(layout.gateway_control_sock)
     try:
-        await client.put_slots(addresses)
+        entries = {name: SlotEntry.model_validate({"address": address}) for name, address in addresses.items()}
+        await client.put_slots(entries)
     finally:
         await client.close()

@@ -38,17 +38,19 @@ def application(slots: SlotMap) -> FastAPI:
     app = FastAPI(openapi_url=None)
     answer_with_problems(app)
 
-    @app.put("/v1/slots/{sandbox}", status_code=204)
-    async def put_slot(sandbox: str, entry: wire.SlotEntry) -> None:
+    @app.put("/v1/slots/{sandbox}")
+    async def put_slot(sandbox: str, entry: wire.SlotEntry) -> wire.Settled:
         slots.put(_sandbox_id(sandbox), _dial(entry))
+        return wire.Settled()
 
     @app.delete("/v1/slots/{sandbox}", status_code=204)
     async def delete_slot(sandbox: str) -> None:
         slots.remove(_sandbox_id(sandbox))
 
-    @app.put("/v1/slots", status_code=204)
-    async def put_slots(wanted: wire.SlotMap) -> None:
+    @app.put("/v1/slots")
+    async def put_slots(wanted: wire.SlotMap) -> wire.SettledMap:
         slots.replace({_sandbox_id(sandbox): _dial(entry) for sandbox, entry in wanted.slots.items()})
+        return wire.SettledMap(slots={sandbox: wire.Settled() for sandbox in wanted.slots})
 
     @app.get("/v1/watch")
     async def watch() -> StreamingResponse:

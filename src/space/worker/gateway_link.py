@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from space.model.errors import Unavailable
 from space.model.ids import SandboxId
 from space.telemetry import logger
-from space.wire.gateway import GatewayClient
+from space.wire.gateway import GatewayClient, SlotEntry
 
 log = logger()
 _RETRY_S = 0.1
 _ADMIT_S = 10
+
+
+def _entry(address: str) -> SlotEntry:
+    return SlotEntry.model_validate({"address": address})
 
 
 class GatewayLink:
@@ -27,7 +31,7 @@ class GatewayLink:
             try:
                 async for _ in self._client.watch():
                     if not self._linked.is_set():
-                        await self._client.put_slots(self._slots)
+                        await self._client.put_slots({name: _entry(address) for name, address in self._slots.items()})
                         self._linked.set()
                         log.info("gateway_linked", slots=len(self._slots))
             except Unavailable:
@@ -49,7 +53,7 @@ class GatewayLink:
     async def _told(self, sandbox: SandboxId, address: str) -> bool:
         await self._linked.wait()
         try:
-            await self._client.put_slot(sandbox, address)
+            await self._client.put_slot(sandbox, _entry(address))
         except Unavailable:
             return False
         return True
