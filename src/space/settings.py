@@ -8,8 +8,9 @@ uid's), so secrets appear neither in argv nor in the environment.
 import difflib
 import json
 import os
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import pydantic
 from pydantic import SecretStr
@@ -19,6 +20,15 @@ from space.model.errors import InvalidArgument
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 DriverChoice = Literal["auto", "qemu-kvm", "qemu-tcg"]
+
+
+def _split(value: object) -> object:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[IPv4Address, ...], pydantic.BeforeValidator(_split)]
+"""In the environment separated by commas."""
+Networks = Annotated[tuple[IPv4Network, ...], pydantic.BeforeValidator(_split)]
 
 DEFAULT_PORT = 8080
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -63,6 +73,18 @@ class HostSettings(_Settings):
     warm_pool: int = pydantic.Field(default=2, ge=0, le=64)
     """Clones kept ready for each template and size that was asked for within an hour; each takes its memory."""
 
+    uplink: str = pydantic.Field(default="host", min_length=1)
+    """Where what sandboxes may reach is: `host`, the host's own network; the name of a network namespace (`ip netns`),
+    such as one that a VPN ends in; or `none`: nothing leaves, whatever a policy says."""
+
+    resolvers: Addresses | None = None
+    """Name servers that the gateway asks, seen from the uplink; None takes those of the host's resolv.conf, or of
+    systemd-resolved behind it. A server on loopback cannot be asked from there."""
+
+    never_except: Networks = ()
+    """Ranges that are reachable although they are set apart for private or special use, for every sandbox whose policy
+    allows the name behind. For test worlds only: what is meant for one sandbox belongs in its policy."""
+
     log_level: LogLevel = "info"
 
 
@@ -100,12 +122,18 @@ class WorkerSettings(ProcessSettings):
     slot_pool: int
     warm_pool: int
     driver: DriverChoice
+    uplink: str
+    resolvers: Addresses
+    never_except: Networks
     code_dir: Path
     """The folder that holds `agent/`, from which the guest agent is built."""
 
 
 class GatewaySettings(ProcessSettings):
     """Of the gateway."""
+
+    resolvers: Addresses = ()
+    never_except: Networks = ()
 
 
 class ApiSettings(ProcessSettings):

@@ -15,7 +15,8 @@ import string
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import httpx2
@@ -26,7 +27,7 @@ from space.host.daemon import User
 from space.host.process import Watched
 from space.layout import RUN_ROOT, UID_RANGE_FIRST, UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId, new_id
-from space.net import gateway_ns, nft, slot
+from space.net import gateway_ns, nft, slot, uplink
 from space.net.slot import Slot
 from space.proxy import edge, envoy, ingress
 from space.settings import GatewaySettings, dump_process_settings
@@ -238,9 +239,15 @@ async def api(layout: Layout, application: FastAPI) -> AsyncGenerator[None]:
 
 
 @contextlib.asynccontextmanager
-async def slots(layout: Layout, count: int) -> AsyncGenerator[list[Slot]]:
-    """The gateway namespace and some slots."""
-    await gateway_ns.ensure(layout)
+async def slots(
+    layout: Layout,
+    count: int,
+    way_out: str = uplink.NONE,
+    resolvers: Sequence[IPv4Address] = (),
+    exceptions: Sequence[IPv4Network] = (),
+) -> AsyncGenerator[list[Slot]]:
+    """The gateway namespace and some slots; without an uplink, unless one is named."""
+    await gateway_ns.ensure(layout, way_out, resolvers, exceptions)
     try:
         yield [await slot.make(layout, number) for number in range(1, count + 1)]
     finally:

@@ -6,6 +6,7 @@ import signal
 import sys
 from asyncio import open_unix_connection
 from collections.abc import Awaitable, Callable
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import httpx2
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 from space.cli import code, folders
 from space.cli.supervisor import DaemonSpec
 from space.disk import area
-from space.host import netns
+from space.host import netns, resolv
 from space.host.daemon import User
 from space.layout import Layout
 from space.proxy import edge, envoy, ingress
@@ -45,8 +46,18 @@ def worker_settings(layout: Layout, settings: HostSettings) -> WorkerSettings:
         slot_pool=settings.slot_pool,
         warm_pool=settings.warm_pool,
         driver=settings.driver,
+        uplink=settings.uplink,
+        resolvers=resolvers(settings),
+        never_except=settings.never_except,
         code_dir=code.code_dir(layout),
     )
+
+
+def resolvers(settings: HostSettings) -> tuple[IPv4Address, ...]:
+    """Return the name servers that the gateway asks: those that were set, or those of where its uplink leads."""
+    if settings.resolvers is not None:
+        return settings.resolvers
+    return resolv.name_servers(None if settings.uplink == "host" else settings.uplink)
 
 
 def python(module: str, *arguments: str) -> tuple[str, ...]:
@@ -86,7 +97,12 @@ def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
     """Return the gateway."""
     uid = layout.gateway_uid
     wish = GatewaySettings(
-        data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base, log_level=settings.log_level
+        data_dir=layout.data_dir,
+        instance=layout.instance,
+        uid_base=layout.uid_base,
+        log_level=settings.log_level,
+        resolvers=resolvers(settings),
+        never_except=settings.never_except,
     )
     file = folders.write_settings(layout, "gateway", wish, uid)
     user = User(uid, uid, (layout.ingress_gateway_gid,))

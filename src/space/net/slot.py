@@ -18,7 +18,6 @@ import struct
 from space.host import command, netns
 from space.layout import Layout
 from space.net import addresses, nft
-from space.wire.gateway import AGENT_PORT
 
 TAP_MAC = "06:00:a9:fe:00:16"
 """The same in every slot: a restored guest still has it in its neighbour table."""
@@ -103,7 +102,7 @@ async def _make(layout: Layout, slot: Slot) -> None:
         f" peer name {link} netns {layout.gateway_netns} address {_GATEWAY_MAC}",
     )
     async with asyncio.TaskGroup() as group:
-        group.create_task(nft.load(path, nft.slot_ruleset(slot.gateway_address, slot.address, AGENT_PORT)))
+        group.create_task(nft.load(path, nft.slot_ruleset(slot.gateway_address, slot.address)))
         group.create_task(nft.add_slot(gateway, link, slot.address))
     async with asyncio.TaskGroup() as group:
         # neighbours are fixed: nothing to ask, nothing to forge, and no first packet that waits

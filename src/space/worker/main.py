@@ -73,7 +73,7 @@ async def serve(settings: WorkerSettings) -> None:
 async def _prepare(settings: WorkerSettings, layout: Layout) -> Driver:
     """Make the areas and the gateway namespace, and find out what runs guests here."""
     await area.prepare(layout, disk_gib=settings.disk_gib, memory_gib=-(-settings.memory_mib // 1024))
-    await gateway_ns.ensure(layout)
+    await gateway_ns.ensure(layout, settings.uplink, settings.resolvers, settings.never_except)
     kernel, initrd = await boot_files(layout, settings.code_dir)
     return await probe.choose(layout, settings.driver, kernel, initrd)
 
