@@ -105,9 +105,10 @@ async def world() -> AsyncGenerator[World]:
 async def counted(namespace: Path, rule: str) -> int:
     """Return how many packets the rules that contain `rule` have counted."""
     done = await command.run("nft", "list", "ruleset", netns=namespace)
-    found = [re.findall(r"counter packets (\d+)", line) for line in done.stdout.splitlines() if rule in line]
+    lines = [line for line in done.stdout.splitlines() if rule in line]
+    found = [int(number) for line in lines for number in re.findall(r"counter packets (\d+)", line)]
     assert found, rule
-    return sum(int(numbers[-1]) for numbers in found)
+    return sum(found)
 
 
 async def test_m5_only_synthetic_addresses_reach_the_proxy_and_the_rest_is_refused_aloud(world: World) -> None:
