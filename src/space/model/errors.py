@@ -32,6 +32,12 @@ class InvalidArgument(SpaceError):
     code, status, title = "invalid_argument", 422, "Invalid argument"
 
 
+class InvalidPolicy(InvalidArgument):
+    """An egress policy that is malformed, ambiguous or contradicts itself; the detail names the rule."""
+
+    code, title = "invalid_policy", "Invalid policy"
+
+
 class BadRequest(SpaceError):
     """The request cannot be read: not JSON, a path that no route has."""
 
