@@ -21,11 +21,6 @@ lower one than the worker has is `stale`, the same one again is fine.
     PUT    /v1/sandboxes/{id}/asks/{n}   AskAnswer: for a request that is held
     PUT    /v1/authority              Authority: what certificates for guests are signed with; kept in memory only
     GET    /v1/egress?boot=&after=    NDJSON of EgressEvent, as the gateway tells them
-    PUT    /v1/sandboxes/{id}/egress  what may leave it from now on (fenced by the policy's own generation)
-    PUT    /v1/sandboxes/{id}/secrets the values that its policy names; kept in memory only
-    PUT    /v1/sandboxes/{id}/asks/{n} an answer about a request that is held
-    PUT    /v1/authority              what this host's certificates are signed with; kept in memory only
-    GET    /v1/egress?boot=&after=    NDJSON of EgressEvent, as the gateway tells them
     GET    /v1/watch                  NDJSON of Fact: all it holds, `synced`, then every change, a heartbeat each second
     POST   /v1/templates              build one; NDJSON of BuildLine, the last of which is `done` or `failed`
     GET    /v1/templates              the built ones
@@ -45,7 +40,6 @@ import pydantic
 from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
-from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, SecretsOrder
 from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, SecretsOrder
 from space.wire.problem import raise_for_problem
 
@@ -86,6 +80,7 @@ class StartSandbox(pydantic.BaseModel):
     agent_token: pydantic.SecretStr
     egress: EgressOrder | None = None
     """What may leave it; None: nothing."""
+    secrets: SecretsOrder | None = None
 
 
 VmState = Literal["creating", "running", "paused", "suspending", "suspended", "restoring", "failed", "deleting"]
@@ -106,8 +101,6 @@ class SandboxFact(pydantic.BaseModel):
     timings_ms: dict[str, float] = {}
     generation: int = 0
     durable: bool = False
-    egress_generation: int = 0
-    secrets_generation: int = 0
     egress_generation: int = 0
     secrets_generation: int = 0
 
@@ -131,7 +124,6 @@ class ForkChild(pydantic.BaseModel):
     epoch: int
     env: dict[str, str]
     agent_token: pydantic.SecretStr
-    egress: EgressOrder | None = None
     egress: EgressOrder | None = None
     """As in StartSandbox; nothing of the parent's policy or secrets goes over by itself."""
 
@@ -372,36 +364,6 @@ class WorkerClient:
             async for line in found:
                 yield EgressEvent.model_validate_json(line)
         raise Unavailable("The worker ended its egress events; it or the gateway may be restarting.")
-
-    async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
-        """Decide by this policy from now on; returns when connections that it does not allow have ended.
-
-        Raises NotFound where it holds no such sandbox with a slot, Stale where it has a newer one.
-        """
-        await self._call("PUT", f"/v1/sandboxes/{sandbox}/egress", order.model_dump_json())
-
-    async def put_secrets(self, sandbox: SandboxId, order: SecretsOrder) -> None:
-        """Use these values from the next request on; raises NotFound and Stale like `put_egress`."""
-        await self._call("PUT", f"/v1/sandboxes/{sandbox}/secrets", order.model_dump_json())
-
-    async def put_authority(self, authority: Authority) -> None:
-        """Sign certificates for guests with this from now on."""
-        await self._call("PUT", "/v1/authority", authority.model_dump_json())
-
-    async def answer_ask(self, sandbox: SandboxId, ask: int, answer: AskAnswer) -> None:
-        """Answer for a held request; raises NotFound when it is not held any more."""
-        await self._call("PUT", f"/v1/sandboxes/{sandbox}/asks/{ask}", answer.model_dump_json())
-
-    async def egress_events(self, boot: str = "", after: int = 0) -> AsyncGenerator[EgressEvent]:
-        """Yield what was decided after event `after` of the gateway process `boot`, then what comes.
-
-        Silent for as long as nothing happens; raises Unavailable when the worker or its gateway goes.
-        """
-        path = f"/v1/egress?boot={boot}&after={after}"
-        async with contextlib.aclosing(self._lines("GET", path, None, None)) as found:
-            async for line in found:
-                yield EgressEvent.model_validate_json(line)
-        raise Unavailable("The worker ended its egress events; it may be restarting.")
 
     async def _order(self, sandbox: SandboxId, verb: str, wish: pydantic.BaseModel) -> SandboxFact:
         response = await self._call("POST", f"/v1/sandboxes/{sandbox}/{verb}", _in_clear(wish), CREATE_TIMEOUT_S)
