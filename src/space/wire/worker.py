@@ -181,7 +181,6 @@ class HeartbeatFact(pydantic.BaseModel):
 
     type: Literal["heartbeat"] = "heartbeat"
     memory_free_mib: int
-    authority_until: datetime.datetime | None = None
 
 
 Fact = Annotated[
