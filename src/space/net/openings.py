@@ -8,7 +8,7 @@ listed CIDR. Those in a range that is otherwise refused (model/ranges.py) are op
 import asyncio
 import dataclasses
 from collections.abc import Collection
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from space.model import ranges
@@ -22,6 +22,13 @@ class Target:
     network: IPv4Network
     first_port: int
     last_port: int
+
+    @classmethod
+    def of(cls, network: IPv4Network | IPv6Network, first_port: int, last_port: int) -> "Target":
+        """Return a target; ValueError for IPv6, for which there is no way out."""
+        if isinstance(network, IPv6Network):
+            raise ValueError(f"{network} is no IPv4 network")  # noqa: TRY004 - of the right type, not of the right kind
+        return cls(network, first_port, last_port)
 
     @property
     def synthetic(self) -> bool:

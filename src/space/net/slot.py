@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import struct
+from collections.abc import Collection
 
 from space.host import command, netns
 from space.layout import Layout
@@ -24,6 +25,8 @@ TAP_MAC = "06:00:a9:fe:00:16"
 
 _UP_MAC, _GATEWAY_MAC = "06:00:64:40:00:01", "06:00:64:40:00:00"
 _TUNSETIFF = 0x400454CA
+_AT_ONCE = 200
+"""Ports in one call of ss: its filter is compiled to a program of limited length."""
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 
 _SYSCTLS_BEFORE_DEVICES = {
@@ -146,6 +149,22 @@ async def kill_sockets(layout: Layout, address: str) -> None:
     """
     gateway = netns.path(layout.gateway_netns)
     await command.run("ss", "--kill", "--no-header", "--tcp", "dst", address, netns=gateway)
+
+
+async def kill_connections(layout: Layout, address: str, port: int, peers: Collection[int] | None) -> None:
+    """End connections from a slot's address to a port of the gateway namespace at once; likewise.
+
+    `peers` are the slot's ports of those that are meant; None means all.
+    """
+    gateway = netns.path(layout.gateway_netns)
+    meant = ("dst", address, "and", "sport", "=", f":{port}")
+    if peers is None:
+        await command.run("ss", "--kill", "--no-header", "--tcp", *meant, netns=gateway)
+        return
+    ordered = sorted(peers)
+    for start in range(0, len(ordered), _AT_ONCE):
+        ports = " or ".join(f"dport = :{peer}" for peer in ordered[start : start + _AT_ONCE]).split()
+        await command.run("ss", "--kill", "--no-header", "--tcp", *meant, "and", "(", *ports, ")", netns=gateway)
 
 
 def open_tap(slot: Slot) -> int:

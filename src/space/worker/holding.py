@@ -70,7 +70,7 @@ class Holding:
     async def connect(self, *, tried: bool = False) -> None:
         """Let requests through, and see one arrive; `tried`: this VM's path was seen to carry when it was made."""
         assert self.guest is not None
-        await self.host.link.admit(self.sandbox, self.guest.slot.address)
+        await self.host.link.admit(self.sandbox, self.entry.at(self.guest.slot.address))
         if not tried:
             await self.host.probe(self.sandbox)
 
@@ -82,5 +82,5 @@ class Holding:
         """Change the entry, in the ledger first."""
         self.entry = self.entry.model_copy(update=changes)
         self.host.ledger.write(self.sandbox, self.entry, synced=synced)
-        if {"state", "reason", "generation", "durable"} & changes.keys():
+        if {"state", "reason", "generation", "durable", "egress"} & changes.keys():
             self._changed(self.entry)
