@@ -135,6 +135,9 @@ class GatewaySettings(ProcessSettings):
     resolvers: Addresses = ()
     never_except: Networks = ()
 
+    roots: Path | None = None
+    """PEM bundle that servers' certificates are verified with; None is the system's."""
+
 
 class ApiSettings(ProcessSettings):
     """Of the api."""

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: starts pro
 async def gateway() -> AsyncGenerator[tuple[Layout, Watched]]:
     """A running gateway that has been told nothing."""
     with node_world.instance() as layout:
-        async with node_world.gateway(layout) as process:
+        async with node_world.slots(layout, 0), node_world.gateway(layout) as process:
             yield layout, process
 
 

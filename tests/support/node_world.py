@@ -29,10 +29,10 @@ from space.layout import RUN_ROOT, UID_RANGE_FIRST, UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId, new_id
 from space.net import gateway_ns, nft, slot, uplink
 from space.net.slot import Slot
-from space.proxy import edge, envoy, ingress
+from space.proxy import edge, egress, envoy, ingress
 from space.settings import GatewaySettings, dump_process_settings
 from space.wire import serving
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, GatewayClient, SlotEntry
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, EGRESS_HTTP_PORT, GatewayClient, SlotEntry
 
 DEADLINE_S = 10
 GUEST_SERVER = Path(__file__).parent / "guest_server.py"
@@ -59,6 +59,7 @@ def instance() -> Generator[Layout]:
         files.make_dir(layout.run_dir, mode=0o711)
         files.make_dir(layout.api_sock.parent, mode=0o2710, uid=layout.api_uid, gid=layout.edge_api_gid)
         files.make_dir(layout.authz_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.ingress_gateway_gid)
+        files.make_dir(layout.egress_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.egress_gateway_gid)
         files.make_dir(layout.ingress_sock.parent, mode=0o2710, uid=layout.ingress_uid, gid=layout.edge_ingress_gid)
         files.make_dir(layout.gateway_control_sock.parent, mode=0o700, uid=layout.gateway_uid, gid=layout.gateway_uid)
         try:
@@ -163,15 +164,21 @@ def connects(path: Path) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def gateway(layout: Layout) -> AsyncGenerator[Watched]:
-    """The gateway process under its own uid."""
-    settings = GatewaySettings(data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base)
+async def gateway(layout: Layout, **settings: object) -> AsyncGenerator[Watched]:
+    """The gateway process under its own uid, in the gateway namespace, which must be there."""
+    ours = {"data_dir": layout.data_dir, "instance": layout.instance, "uid_base": layout.uid_base}
+    wish = GatewaySettings.model_validate(ours | settings)
     file = layout.data_dir / "gateway.json"
-    files.write_atomic(file, dump_process_settings(settings), owner=layout.gateway_uid)
-    argv = (sys.executable, "-m", "space.gateway", "--settings", str(file))
-    process = daemon.spawn(argv, log=layout.data_dir / "gateway.log", user=User(layout.gateway_uid, layout.gateway_uid))
+    files.write_atomic(file, dump_process_settings(wish), owner=layout.gateway_uid)
+    process = daemon.spawn(
+        (sys.executable, "-m", "space.gateway", "--settings", str(file)),
+        log=layout.data_dir / "gateway.log",
+        user=User(layout.gateway_uid, layout.gateway_uid),
+        netns=netns.path(layout.gateway_netns),
+    )
+    sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
     try:
-        await eventually(lambda: connects(layout.authz_sock) and connects(layout.gateway_control_sock))
+        await eventually(lambda: all(connects(path) for path in sockets))
         yield process
     finally:
         await process.stop(3)
@@ -196,6 +203,16 @@ async def ingress_proxy(layout: Layout) -> AsyncGenerator[Watched]:
     namespace = netns.path(layout.gateway_netns)
     async with proxy(layout, "ingress", ingress.config(layout), ingress.user(layout), namespace) as process:
         await eventually(lambda: connects(layout.ingress_sock))
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def egress_proxy(layout: Layout, roots: Path) -> AsyncGenerator[Watched]:
+    """The egress proxy in the gateway namespace; `roots` verifies the servers outside."""
+    namespace = netns.path(layout.gateway_netns)
+    config = egress.config(layout, roots)
+    async with proxy(layout, "egress", config, egress.user(layout), namespace) as process:
+        await eventually(lambda: netns.tcp_listens(namespace, EGRESS_HTTP_PORT))
         yield process
 
 

@@ -115,12 +115,14 @@ class RawTarget(pydantic.BaseModel):
 class Settled(pydantic.BaseModel):
     """What the worker has to make true for a slot, after the gateway has begun to decide by the new state.
 
-    `raw` replaces the slot's redirects to the relay. `end` are the guest's ports (as the gateway namespace sees them)
+    `raw` replaces the slot's redirects to the relay, `private` the networks and ports that its policy expects the hosts of
+    a rule in: where packets are refused in general, both proxies may open connections to these. `end` are the guest's ports (as the gateway namespace sees them)
     of connections to EGRESS_HTTP_PORT that carry what is no longer allowed; `end_all`: all of the slot's, since this
     gateway did not see them begin.
     """
 
     raw: list[RawTarget] = []
+    private: list[RawTarget] = []
     end: list[int] = []
     end_all: bool = False
 
@@ -172,6 +174,7 @@ class EgressEvent(pydantic.BaseModel):
     """One line of what happened to a sandbox's traffic.
 
     - `verdict`: a request, connection (raw) or lookup (dns) was judged; `rule` is the deciding rule's index or None.
+      `observed`: let through only in order to learn.
     - `traffic`: one that was allowed (`of` is the verdict's seq) ended.
     - `ask`: a request is held until somebody answers it (`of` is what to answer to) or `wait_s` is over.
     - `alarm`: a pattern worth a look; `why` says which.
@@ -194,6 +197,7 @@ class EgressEvent(pydantic.BaseModel):
     method: str = ""
     path: str = ""
     allowed: bool | None = None
+    observed: bool | None = None
     rule: int | None = None
     why: str = ""
     of: int | None = None
