@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"space/agent/trust"
 )
 
 func facts(id string) Facts {
@@ -42,6 +44,25 @@ func TestNamesAreWritten(t *testing.T) {
 	}
 	if machineID("a") == machineID("b") {
 		t.Error("two sandboxes have one machine id")
+	}
+}
+
+func TestTheRootIsTrusted(t *testing.T) {
+	etc := t.TempDir()
+	store := trust.System(etc)
+	id := New(Machine{Etc: etc, Trust: &store})
+	told := facts("a")
+	told.Env = map[string]string{"SSL_CERT_FILE": "/the/users/own", "X": "y"}
+	told.CAPEM = "no certificate"
+	if warnings, err := id.Apply(told); err != nil || len(warnings) != 1 {
+		t.Fatal(warnings, err)
+	}
+	if env := id.Env(); env["SSL_CERT_FILE"] != "/the/users/own" || env["X"] != "y" || env["GIT_SSL_CAINFO"] == "" {
+		t.Error(env)
+	}
+	told.CAPEM = ""
+	if warnings, err := id.Apply(told); err != nil || warnings != nil || id.Env()["GIT_SSL_CAINFO"] != "" {
+		t.Error(warnings, err, id.Env())
 	}
 }
 

@@ -10,13 +10,16 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"space/agent/trust"
 )
 
 // Machine says how far an identity may reach. In a guest it is the machine's
 // own; a server on a shared host leaves clock, entropy and names alone.
 type Machine struct {
-	Kernel bool   // set clock, entropy and host name
-	Etc    string // folder of hostname, hosts and machine-id; "" writes none
+	Kernel bool         // set clock, entropy and host name
+	Etc    string       // folder of hostname, hosts and machine-id; "" writes none
+	Trust  *trust.Store // whom programs trust; nil leaves that alone
 }
 
 // tellKernel sets what the kernel knows, in the order of urgency: a program
@@ -72,7 +75,25 @@ func (m Machine) tellFiles(f *Facts) (warnings []string) {
 		return append(warnings, err.Error())
 	}
 	write("hosts", hostsFile(old, f.Hostname))
+	if m.Trust != nil && f.CAPEM != "" {
+		if err := m.Trust.Install([]byte(f.CAPEM)); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
 	return warnings
+}
+
+// environment is the sandbox's with, below it, what makes programs trust the
+// root, if there is one.
+func (m Machine) environment(f *Facts) map[string]string {
+	if m.Trust == nil || f.CAPEM == "" {
+		return f.Env
+	}
+	env := m.Trust.Env()
+	for name, value := range f.Env {
+		env[name] = value
+	}
+	return env
 }
 
 // addEntropy credits seed to the kernel's generator and makes it key itself
