@@ -115,10 +115,10 @@ class RawTarget(pydantic.BaseModel):
 class Settled(pydantic.BaseModel):
     """What the worker has to make true for a slot, after the gateway has begun to decide by the new state.
 
-    `raw` replaces the slot's redirects to the relay, `private` the networks and ports that its policy expects the hosts of
-    a rule in: where packets are refused in general, both proxies may open connections to these. `end` are the guest's ports (as the gateway namespace sees them)
-    of connections to EGRESS_HTTP_PORT that carry what is no longer allowed; `end_all`: all of the slot's, since this
-    gateway did not see them begin.
+    `raw` replaces the slot's redirects to the relay; `private` are the networks and ports in which rules expect the
+    hosts that they allow, to be opened for both proxies' dialling where packets are refused in general. `end` are the
+    guest's ports (as the gateway namespace sees them) of connections to EGRESS_HTTP_PORT that carry what is no longer
+    allowed; `end_all`: all of the slot's, since this gateway did not see them begin.
     """
 
     raw: list[RawTarget] = []
