@@ -103,7 +103,10 @@ async def test_sockets_refuse_other_users(space: Deployment) -> None:
         "  try: s.connect(p); print('open')\n"
         "  except OSError as e: print(type(e).__name__)\n"
     )
-    paths = ["worker/worker.sock", "authz/authz.sock", "gateway/control.sock", "ingress/node.sock", "api/api.sock"]
+    paths = [
+        "worker/worker.sock", "authz/authz.sock", "egress/gateway.sock", "gateway/control.sock", "ingress/node.sock",
+        "api/api.sock",
+    ]  # fmt: skip
     sockets = [str(space.run_dir / path) for path in paths]
 
     async def attempt(mode: str) -> list[str]:
@@ -113,8 +116,8 @@ async def test_sockets_refuse_other_users(space: Deployment) -> None:
         out, _ = await process.communicate()
         return out.decode().split()
 
-    assert await attempt("stay") == ["open"] * 5
-    assert await attempt("drop") == ["PermissionError"] * 5
+    assert await attempt("stay") == ["open"] * len(paths)
+    assert await attempt("drop") == ["PermissionError"] * len(paths)
 
 
 async def test_data_of_the_instance_is_closed_to_other_users(space: Deployment, sandbox: str) -> None:

@@ -12,15 +12,16 @@ from pathlib import Path
 import httpx2
 from pydantic import SecretStr
 
-from space.cli import code, folders
+from space.cli import code, folders, roots
 from space.cli.supervisor import DaemonSpec
 from space.disk import area
 from space.host import netns, resolv
 from space.host.daemon import User
 from space.layout import Layout
-from space.proxy import edge, envoy, ingress
+from space.proxy import edge, egress, envoy, ingress
 from space.settings import ApiSettings, GatewaySettings, HostSettings, WorkerSettings
 from space.store import db, embedded
+from space.wire.gateway import EGRESS_HTTP_PORT
 from space.wire.worker import WorkerClient
 
 _WORKER_START_S = 900
@@ -94,7 +95,7 @@ def worker(layout: Layout, settings: HostSettings) -> DaemonSpec:
 
 
 def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
-    """Return the gateway."""
+    """Return the gateway, inside the gateway namespace that the worker has made."""
     uid = layout.gateway_uid
     wish = GatewaySettings(
         data_dir=layout.data_dir,
@@ -103,10 +104,13 @@ def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
         log_level=settings.log_level,
         resolvers=resolvers(settings),
         never_except=settings.never_except,
+        roots=roots.write_bundle(layout, settings.upstream_ca),
     )
     file = folders.write_settings(layout, "gateway", wish, uid)
-    user = User(uid, uid, (layout.ingress_gateway_gid,))
-    return _python(layout, "gateway", file, user, lambda: _accept(layout.authz_sock, layout.gateway_control_sock))
+    user = User(uid, uid, (layout.ingress_gateway_gid, layout.egress_gateway_gid))
+    sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
+    spec = _python(layout, "gateway", file, user, lambda: _accept(*sockets))
+    return dataclasses.replace(spec, netns=netns.path(layout.gateway_netns))
 
 
 def api(layout: Layout, settings: HostSettings, database: SecretStr) -> DaemonSpec:
@@ -132,6 +136,18 @@ def ingress_proxy(layout: Layout) -> DaemonSpec:
     file = folders.write_config(layout, "ingress.yaml", ingress.config(layout), layout.ingress_uid)
     place = netns.path(layout.gateway_netns)
     return _envoy(layout, "ingress", file, ingress.user(layout), lambda: _accept(layout.ingress_sock), place)
+
+
+def egress_proxy(layout: Layout, settings: HostSettings) -> DaemonSpec:
+    """Return the egress proxy, inside the gateway namespace that the worker has made."""
+    config = egress.config(layout, roots.write_bundle(layout, settings.upstream_ca))
+    file = folders.write_config(layout, "egress.yaml", config, layout.egress_uid)
+    place = netns.path(layout.gateway_netns)
+
+    async def ready() -> bool:
+        return netns.tcp_listens(place, EGRESS_HTTP_PORT)
+
+    return _envoy(layout, "egress", file, egress.user(layout), ready, place)
 
 
 def edge_proxy(layout: Layout, host: str, port: int) -> DaemonSpec:

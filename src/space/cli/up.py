@@ -120,6 +120,7 @@ async def _start(
     await supervisor.start(daemons.worker(layout, settings), group)
     await supervisor.start(daemons.gateway(layout, settings), group)
     await supervisor.start(daemons.ingress_proxy(layout), group)
+    await supervisor.start(daemons.egress_proxy(layout, settings), group)
     api = daemons.api(layout, settings, database)
     new_key = await apikey.ensure(layout, api)
     await supervisor.start(api, group)
