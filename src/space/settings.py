@@ -84,9 +84,6 @@ class HostSettings(_Settings):
     upstream_ca: Path | None = None
     """PEM file of root certificates that servers outside are verified with besides the system's; read at the start."""
 
-    upstream_ca: Path | None = None
-    """A file of PEM certificates that servers outside are verified with besides the host's own roots."""
-
     never_except: Networks = ()
     """Ranges that are reachable although they are set apart for private or special use, for every sandbox whose policy
     allows the name behind. For test worlds only: what is meant for one sandbox belongs in its policy."""
