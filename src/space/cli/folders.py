@@ -6,10 +6,7 @@ the group of those that connect, with the set-group-id bit so that the socket ge
 
 import os
 import shutil
-import ssl
 from pathlib import Path
-
-from cryptography import x509
 
 from space.host import command
 from space.host.daemon import User, drop_privileges
@@ -57,7 +54,6 @@ def make_folders(layout: Layout) -> None:
         (layout.api_sock, layout.api_uid, layout.edge_api_gid),
         (layout.authz_sock, layout.gateway_uid, layout.ingress_gateway_gid),
         (layout.egress_sock, layout.gateway_uid, layout.egress_gateway_gid),
-        (layout.egress_sock, layout.gateway_uid, layout.egress_gateway_gid),
         (layout.ingress_sock, layout.ingress_uid, layout.edge_ingress_gid),
         (layout.worker_sock, 0, layout.api_worker_gid),
     )
@@ -87,26 +83,6 @@ def write_config(layout: Layout, name: str, text: str, uid: int) -> Path:
     path = layout.run_dir / "settings" / name
     write_atomic(path, text, mode=0o400, owner=uid)
     return path
-
-
-def write_roots(layout: Layout, extra: Path) -> Path:
-    """Write a bundle of the host's roots and those in `extra`, for everybody to read; return its path.
-
-    Raises InvalidArgument where `extra` holds no certificate.
-    """
-    try:
-        more = extra.read_text()
-        x509.load_pem_x509_certificates(more.encode())
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"SPACE_UPSTREAM_CA: {extra} is no readable file of PEM certificates.") from error
-    path = layout.run_dir / "settings" / "roots.pem"
-    write_atomic(path, f"{system_roots().read_text()}\n{more}", mode=0o644)
-    return path
-
-
-def system_roots() -> Path:
-    """Return the host's bundle of root certificates."""
-    return Path(ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt")
 
 
 def make_log_file(path: Path, uid: int) -> None:

@@ -2,12 +2,13 @@
 
 The gateway says what the policy of a sandbox lists; here that becomes packet rules: connections to these targets go to
 the gateway's relay instead of being refused. A target is a network and a range of ports: one synthetic address, or a
-listed CIDR. Those in a range that is otherwise refused (model/ranges.py) are opened for the relay on its way out, too.
+listed CIDR. Those in a range that is otherwise refused (model/ranges.py) are opened on the gateway's way out, too, and
+so are the networks in which a policy expects a name.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -46,12 +47,22 @@ class Target:
         return f"{self.network if self.network.prefixlen < 32 else self.network.network_address} . {ports}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Opened:
+    raw: frozenset[Target] = frozenset()
+    private: frozenset[Target] = frozenset()
+
+
+_NOTHING = _Opened()
+_SETS = ("raw", "cidr", "private_ok")
+
+
 class Openings:
-    """The targets of every slot, by its address, in step with the sets in `gateway`, the namespace's path."""
+    """What is open to every slot, by its address, in step with the sets in `gateway`, the namespace's path."""
 
     def __init__(self, gateway: Path) -> None:
         self._gateway = gateway
-        self._open: dict[str, frozenset[Target]] = {}
+        self._open: dict[str, _Opened] = {}
         self._lock = asyncio.Lock()  # sets are changed by their difference, one change at a time
 
     async def clear(self) -> None:
@@ -60,45 +71,46 @@ class Openings:
             await nft.load(self._gateway, "".join(f"flush set inet space_gw {name}\n" for name in _SETS))
             self._open.clear()
 
-    async def replace(self, slot: str, targets: Collection[Target]) -> None:
-        """Make `targets` all that is open to the slot with this address. Raises CommandError; nothing changed then."""
-        await self._change(slot, frozenset(targets))
+    async def replace(self, slot: str, raw: Collection[Target], private: Collection[Target] = ()) -> None:
+        """Make this all that is open to the slot with this address: `raw` to its guest, `private` to proxies for it.
 
-    async def add(self, slot: str, targets: Collection[Target]) -> None:
-        """Open these to the slot too."""
-        if targets:
-            await self._change(slot, self._open.get(slot, frozenset()) | frozenset(targets))
-
-    async def _change(self, slot: str, wanted: frozenset[Target]) -> None:
+        Raises CommandError; nothing changed then.
+        """
         async with self._lock:
-            before = _elements(self._open)
-            after = _elements({**self._open, slot: wanted})
-            lines = [
-                f"{verb} element inet space_gw {name} {{ {', '.join(sorted(elements))} }}\n"
-                for verb, left, right in (("delete", before, after), ("add", after, before))
-                for name in _SETS
-                if (elements := left[name] - right[name])
-            ]
-            if lines:
-                await nft.load(self._gateway, "".join(lines))
-            if wanted:
-                self._open[slot] = wanted
-            else:
-                self._open.pop(slot, None)
+            await self._change(slot, _Opened(frozenset(raw), frozenset(private)))
+
+    async def add(self, slot: str, raw: Collection[Target]) -> None:
+        """Open these to the slot's guest too."""
+        async with self._lock:
+            now = self._open.get(slot, _NOTHING)
+            await self._change(slot, _Opened(now.raw | frozenset(raw), now.private))
+
+    async def _change(self, slot: str, wanted: _Opened) -> None:
+        if wanted == self._open.get(slot, _NOTHING):
+            return
+        others = {address: opened for address, opened in self._open.items() if address != slot}
+        wish = {**others, slot: wanted} if wanted != _NOTHING else others
+        before, after = _elements(self._open), _elements(wish)
+        lines = [
+            f"{verb} element inet space_gw {name} {{ {', '.join(sorted(elements))} }}\n"
+            for verb, left, right in (("delete", before, after), ("add", after, before))
+            for name in _SETS
+            if (elements := left[name] - right[name])
+        ]
+        if lines:
+            await nft.load(self._gateway, "".join(lines))
+        self._open = wish
 
 
-_SETS = ("raw", "cidr", "private_ok")
-
-
-def _elements(opened: dict[str, frozenset[Target]]) -> dict[str, set[str]]:
-    """Return the elements of each set. Ranges that overlap are joined by nobody: see `_disjoint`."""
+def _elements(opened: Mapping[str, _Opened]) -> dict[str, set[str]]:
+    """Return the elements of each set."""
     found: dict[str, set[str]] = {name: set() for name in _SETS}
-    for slot, targets in opened.items():
-        single = {t for t in targets if t.network.prefixlen == 32 and t.first_port == t.last_port}
+    for slot, open_to in opened.items():
+        single = {t for t in open_to.raw if t.network.prefixlen == 32 and t.first_port == t.last_port}
         found["raw"] |= {f"{slot} . {t.element()}" for t in single}
-        found["cidr"] |= {f"{slot} . {t.element()}" for t in _disjoint(targets - single)}
-    private = {target for targets in opened.values() for target in targets if target.private}
-    found["private_ok"] = {target.element() for target in _disjoint(private)}
+        found["cidr"] |= {f"{slot} . {t.element()}" for t in _disjoint(open_to.raw - single)}
+    named = {target for open_to in opened.values() for target in open_to.raw | open_to.private if target.private}
+    found["private_ok"] = {target.element() for target in _disjoint(named)}
     return found
 
 

@@ -76,6 +76,8 @@ class Fleet:
         if machine is None:
             identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value())
             entry = _newborn(sandbox, wish.epoch, wish.template, wish.vcpus, wish.memory_mib, egress=wish.egress)
+            if wish.secrets is not None:
+                await self._host.link.put_secrets(sandbox, wish.secrets)
             machine = await self._admit(identity, entry, None)
         return await machine.settled()
 
@@ -123,6 +125,8 @@ class Fleet:
         """Bring it back; raises NoCapacity where memory is short, and leaves it suspended."""
         machine = self._there(sandbox, wish.epoch)
         files = catalog.find(self._host.layout, TemplateDigest(wish.template))
+        if wish.secrets is not None and wish.secrets.generation > self._host.link.secrets_generation(sandbox):
+            await self._host.link.put_secrets(sandbox, wish.secrets)
         with self._admission.pledged(sandbox):
             if machine.entry.state == "suspended":
                 await self._admission.check(machine.entry.memory_mib)

@@ -104,7 +104,7 @@ class GatewayLink:
 
     async def _settle(self, address: str, settled: Settled) -> None:
         """Make true what the gateway decides by now. Raises CommandError."""
-        await self._openings.replace(address, _targets(settled.raw))
+        await self._openings.replace(address, _targets(settled.raw), _targets(settled.private))
         if settled.end_all or settled.end:
             ports = None if settled.end_all else settled.end
             await slot.kill_connections(self._layout, address, EGRESS_HTTP_PORT, ports)
