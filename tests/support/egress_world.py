@@ -31,7 +31,6 @@ from space.wire.gateway import Authority, EgressEvent, EgressOrder, GatewayClien
 from space.worker.gateway_link import GatewayLink
 
 _HERE = Path(__file__).parent
-_CLIENT = (_HERE / "guest_client.py").read_text()
 FAR, TWIN, EVIL = "203.0.113.20", "203.0.113.20", "203.0.113.66"
 DNS = {
     "allowed.test": [FAR],
@@ -151,10 +150,16 @@ class World:
         order = SecretsOrder.model_validate({"generation": generation, "values": values})
         await self.link.put_secrets(guest.sandbox, order)
 
+    def _program(self, lines: str) -> str:
+        return (
+            f"import sys; sys.path.insert(0, {str(_HERE)!r}); sys.dont_write_bytecode = True\n"
+            f"import guest_client; from guest_client import *; guest_client.CA = {str(self.ca_file)!r}\n{lines}"
+        )
+
     async def run(self, guest: Guest, lines: str) -> Any:
         """Run lines in a guest, with guest_client.py before them; return what they show."""
-        source = f"{_CLIENT}\nCA = {str(self.ca_file)!r}\n{lines}"
-        done = await command.run("/usr/bin/python3", "-c", source, netns=netns.path(guest.netns), timeout_s=60)
+        argv = ("/usr/bin/python3", "-c", self._program(lines))
+        done = await command.run(*argv, netns=netns.path(guest.netns), timeout_s=60)
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     async def fetch(self, guest: Guest, name: str, path: str = "/", **more: object) -> Any:
@@ -165,8 +170,7 @@ class World:
     @contextlib.asynccontextmanager
     async def running(self, guest: Guest, lines: str) -> AsyncGenerator[asyncio.StreamReader]:
         """Run lines in a guest beside the test; yields what they print."""
-        source = f"{_CLIENT}\nCA = {str(self.ca_file)!r}\n{lines}"
-        argv = command.in_netns(netns.path(guest.netns), ("/usr/bin/python3", "-u", "-c", source))
+        argv = command.in_netns(netns.path(guest.netns), ("/usr/bin/python3", "-u", "-c", self._program(lines)))
         process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
         try:
             assert process.stdout is not None

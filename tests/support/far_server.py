@@ -129,6 +129,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(json.dumps({"bytes": count}).encode())
 
     def _websocket(self) -> None:
+        if self.headers.get("upgrade", "").lower() != "websocket":
+            self._answer(b"no websocket", "text/plain", 400)
+            return
         magic = self.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         accept = base64.b64encode(hashlib.sha1(magic.encode(), usedforsecurity=False).digest()).decode()
         self.send_response(101)

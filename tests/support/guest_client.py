@@ -1,4 +1,4 @@
-"""What a guest's programs do, as functions that tests run inside a guest's namespace: put before the test's own lines.
+"""What a guest's programs do, as functions for the lines that a test runs inside a guest's namespace.
 
 Standard library only; the guest is a namespace with the machine's Python. `CA` is set by whoever runs it.
 """
