@@ -158,6 +158,11 @@ class Layout:
     def api_key_file(self) -> Path:
         return self.data_dir / "api-key"
 
+    @property
+    def secret_key_file(self) -> Path:
+        """Master keys for what is sealed in the database, unless the operator names another file."""
+        return self.data_dir / "secret-key"
+
     # network namespaces
     @property
     def gateway_netns(self) -> str:

@@ -54,6 +54,12 @@ class HostSettings(_Settings):
     database_url: SecretStr | None = None
     """`postgresql://...` of a server to use; None starts an embedded one in the data folder."""
 
+    secret_key_file: Path | None = None
+    """Master keys that secrets are encrypted with in the database, one on each line, the newest first.
+
+    None: `secret-key` in the data folder, made at the first start. Stored secrets are lost with it: keep a copy.
+    """
+
     disk_gib: int | None = pydantic.Field(default=None, ge=2)
     """Size of the disk area where the data folder is not btrfs; None takes what the memory area leaves of 60 % of what
     is free, 4 to 64 GiB."""
@@ -146,6 +152,9 @@ class ApiSettings(ProcessSettings):
     """Of the api."""
 
     database_url: SecretStr
+
+    secret_keys: tuple[SecretStr, ...]
+    """Master keys for what is sealed in the database, the newest first; 64 hex digits each."""
 
 
 _CLIENT_ONLY = {"url", "api_key"}

@@ -12,7 +12,7 @@ from space.model.policy_bindings import (
     Template,
     UnresolvedSecret,
 )
-from space.model.policy_document import MAX_RULES, parse, parse_ceiling, to_document
+from space.model.policy_document import MAX_RULES, parse, parse_ceiling, to_document, without_credentials
 
 TOKEN = {"authorization": "Bearer ${secrets.TOKEN}"}
 
@@ -195,3 +195,10 @@ def test_rendering_names_what_is_missing_and_shows_no_value() -> None:
 def test_a_ceiling_only_bounds(document: dict[str, object]) -> None:
     with pytest.raises(InvalidPolicy):
         parse_ceiling(document)
+
+
+def test_a_copy_without_credentials_allows_the_same() -> None:
+    document = {"preset": "none", "allow": [_bound(), {"host": "a.test", "paths": ["/a"]}]}
+    copied = without_credentials(document)
+    assert copied == {"preset": "none", "allow": [{"host": "bound.test"}, {"host": "a.test", "paths": ["/a"]}]}
+    assert secret_names(parse(copied)) == frozenset()

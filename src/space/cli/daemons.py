@@ -113,7 +113,7 @@ def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
     return dataclasses.replace(spec, netns=netns.path(layout.gateway_netns))
 
 
-def api(layout: Layout, settings: HostSettings, database: SecretStr) -> DaemonSpec:
+def api(layout: Layout, settings: HostSettings, database: SecretStr, secret_keys: tuple[SecretStr, ...]) -> DaemonSpec:
     """Return the api."""
     wish = ApiSettings(
         data_dir=layout.data_dir,
@@ -121,6 +121,7 @@ def api(layout: Layout, settings: HostSettings, database: SecretStr) -> DaemonSp
         uid_base=layout.uid_base,
         log_level=settings.log_level,
         database_url=database,
+        secret_keys=secret_keys,
     )
     file = folders.write_settings(layout, "api", wish, layout.api_uid)
     return _python(layout, "api", file, api_user(layout), lambda: _accept(layout.api_sock))

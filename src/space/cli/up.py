@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from space import telemetry
-from space.cli import apikey, code, daemons, detach, folders, instance, output
+from space.cli import apikey, code, daemons, detach, folders, instance, output, secretkey
 from space.cli.client import URL_FILE
 from space.cli.supervisor import Supervisor, stop_leftovers
 from space.host.files import write_atomic
@@ -121,7 +121,7 @@ async def _start(
     await supervisor.start(daemons.gateway(layout, settings), group)
     await supervisor.start(daemons.ingress_proxy(layout), group)
     await supervisor.start(daemons.egress_proxy(layout, settings), group)
-    api = daemons.api(layout, settings, database)
+    api = daemons.api(layout, settings, database, secretkey.ensure(layout, settings))
     new_key = await apikey.ensure(layout, api)
     await supervisor.start(api, group)
     await supervisor.start(daemons.edge_proxy(layout, settings.host, port), group)

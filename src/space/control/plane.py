@@ -4,6 +4,7 @@ import dataclasses
 
 from space.control.activity import Activity
 from space.control.clock import Clock
+from space.control.vault import Vault
 from space.control.workers import Workers
 from space.model.ids import SandboxId, new_id
 from space.store.db import Database
@@ -21,6 +22,7 @@ class Plane:
     db: Database
     notices: Notices
     workers: Workers
+    vault: Vault
     clock: Clock = dataclasses.field(default_factory=Clock)
     owner: str = dataclasses.field(default_factory=new_id)
     held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)

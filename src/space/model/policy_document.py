@@ -226,6 +226,17 @@ def to_document(policy: Policy) -> dict[str, object]:
     return document
 
 
+def without_credentials(document: Mapping[str, object]) -> dict[str, object]:
+    """Return a valid document without its `headers` and `secrets`; what it allows stays the same."""
+
+    def plain(rules: object) -> list[dict[str, object]]:
+        listed = (mapping(rule, "rule") for rule in sequence(rules, "rules"))
+        return [{key: value for key, value in rule.items() if key not in ("headers", "secrets")} for rule in listed]
+
+    lists = ("allow", "deny", "rules")
+    return {key: plain(value) if key in lists else value for key, value in document.items()}
+
+
 def _rule_document(rule: Rule) -> dict[str, object]:
     limits = {name: getattr(rule.limits, name) for name in Limits.__dataclass_fields__}
     written: dict[str, object] = {

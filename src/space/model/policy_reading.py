@@ -55,6 +55,8 @@ def text(value: object) -> str:
     """Return a text of at most MAX_TEXT characters."""
     if not isinstance(value, str) or not value:
         raise InvalidPolicy(f"must be a text; got {shown(value)}.")
+    if not value.isprintable():
+        raise InvalidPolicy(f"{shown(value)} has control characters.")
     if len(value) > MAX_TEXT:
         raise InvalidPolicy(f"{shown(value)} has more than {MAX_TEXT} characters.")
     return value
