@@ -51,6 +51,10 @@ class Layout:
     def api_uid(self) -> int:
         return self.uid_base + 5
 
+    @property
+    def redactor_uid(self) -> int:
+        return self.uid_base + 6
+
     # groups: who may connect to which socket, one group per pair
     @property
     def edge_api_gid(self) -> int:
@@ -71,6 +75,16 @@ class Layout:
     def egress_gateway_gid(self) -> int:
         """May connect to `egress_sock`: egress proxy."""
         return self.uid_base + 104
+
+    @property
+    def egress_redactor_gid(self) -> int:
+        """May connect to `redactor_sock`: egress proxy."""
+        return self.uid_base + 105
+
+    @property
+    def redactor_gateway_gid(self) -> int:
+        """May connect to `needles_sock`: redactor."""
+        return self.uid_base + 106
 
     @property
     def api_worker_gid(self) -> int:
@@ -107,6 +121,15 @@ class Layout:
     def egress_sock(self) -> Path:
         """Decisions, certificates and access log of the egress proxy."""
         return self.run_dir / "egress" / "gateway.sock"
+
+    @property
+    def redactor_sock(self) -> Path:
+        return self.run_dir / "redactor" / "redactor.sock"
+
+    @property
+    def needles_sock(self) -> Path:
+        """Redactor to gateway: which secrets to take out."""
+        return self.run_dir / "needles" / "gateway.sock"
 
     @property
     def gateway_control_sock(self) -> Path:

@@ -148,6 +148,10 @@ class GatewaySettings(ProcessSettings):
     """PEM bundle that servers' certificates are verified with; None is the system's."""
 
 
+class RedactorSettings(ProcessSettings):
+    """Of the redactor."""
+
+
 class ApiSettings(ProcessSettings):
     """Of the api."""
 

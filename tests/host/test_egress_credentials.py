@@ -197,13 +197,74 @@ async def test_a_policy_without_the_binding_sends_none(world: World) -> None:
     assert (await world.fetch(world.two, "bound.test", "/api/x"))["json"]["code"] == "unresolved_secret"
 
 
+REFLECTING = {
+    "allow": [
+        {"host": "bound.test", "paths": ["/api/**"], "headers": {"x-api-key": "${secrets.KEY}"}},
+        {"host": "bound.test", "paths": ["/reflect"], "headers": {"x-api-key": "${secrets.KEY}"}},
+        {"host": "bound.test", "paths": ["/free/**"]},
+    ]
+}
+
+
+@pytest.mark.parametrize("form", ["raw", "base64", "base64-1", "url", "json"])
+async def test_a_reflected_secret_is_taken_out_of_the_answer(world: World, form: str) -> None:
+    """EGRESS M4, cases C-06, C-07: in headers and body, in each usual form, wherever the pieces are cut."""
+    secret = 'Key/+= "with" odd&chars-123'
+    await world.give(world.one, KEY=secret)
+    await world.allow(world.one, REFLECTING)
+    for piece in (1, 7, 1000):
+        answer = await world.fetch(world.one, "bound.test", f"/reflect?header=x-api-key&form={form}&piece={piece}")
+        assert answer["status"] == 200, answer
+        assert "[REDACTED]" in answer["text"]
+        assert answer["headers"]["x-echo"] == "[REDACTED]"
+        assert "etag" not in answer["headers"]
+        if form in ("raw", "url", "json"):
+            frame = ("." * 100 + "{}" + "." * 100).format('{"v": "[REDACTED]"}' if form == "json" else "[REDACTED]")
+            assert answer["text"] == frame
+    assert _sent(world)["x-api-key"] == secret
+
+
+async def test_an_encoded_answer_of_a_bound_host_is_withheld(world: World) -> None:
+    """Case C-07: what cannot be searched is not passed on, and no range or encoding of the guest's is asked for."""
+    await world.give(world.one, KEY=CANARY)
+    await world.allow(world.one, REFLECTING)
+    answer = await world.fetch(
+        world.one, "bound.test", "/reflect?header=x-api-key&form=gzip", headers=[("accept-encoding", "gzip")]
+    )
+    assert (answer["status"], answer["json"]["code"]) == (502, "unredactable_answer")
+    assert CANARY not in str(answer)
+
+
+async def test_answers_of_other_rules_of_a_bound_host_are_searched_too(world: World) -> None:
+    """What a server was sent at one path it may show at another; former values count."""
+    await world.allow(world.one, REFLECTING)
+    await world.give(world.one, KEY=CANARY)
+    assert (await world.fetch(world.one, "bound.test", "/api/x"))["status"] == 200
+    await world.give(world.one, KEY="the-next-value-of-it")
+    answer = await world.fetch(world.one, "bound.test", f"/free/x?shows={CANARY}")
+    assert answer["status"] == 200
+    assert CANARY not in str(answer["json"])
+    assert "x-api-key" not in _sent(world)
+
+
+async def test_large_answers_of_bound_hosts_pass(world: World) -> None:
+    await world.give(world.one, KEY=CANARY)
+    await world.allow(world.one, {"allow": [{"host": "bound.test", "headers": {"x-api-key": "${secrets.KEY}"}}]})
+    down = await world.run(
+        world.one, "r = fetch('bound.test', '/bytes?n=5000000')\nshow([r['status'], len(r['text'])])"
+    )
+    assert down == [200, 5_000_000]
+    up = await world.run(world.one, "show(fetch('bound.test', '/upload', method='PUT', body=bytes(3_000_000)))")
+    assert up["json"] == {"bytes": 3_000_000}
+
+
 async def test_no_secret_is_in_any_log_or_event(world: World) -> None:
     """EGRESS H5, case C-14: after all of the above, and after failures."""
     await world.give(world.one, KEY=CANARY)
     await world.allow(world.one, BOUND)
     assert (await world.fetch(world.one, "bound.test", "/api/x"))["status"] == 200
     assert _sent(world)["x-api-key"] == CANARY
-    for file in (world.layout.data_dir / "gateway.log", world.layout.data_dir / "egress.log"):
-        assert CANARY not in file.read_text()
+    for process in ("gateway", "egress", "redactor"):
+        assert CANARY not in (world.layout.data_dir / f"{process}.log").read_text()
     last = await world.events(type="traffic", name="bound.test", status=200)
     assert CANARY not in last.model_dump_json()

@@ -250,6 +250,7 @@ async def world() -> AsyncGenerator[World]:
         roots_file.write_text(trusted.pem)
         log = await stack.enter_async_context(_internet(beyond, layout.data_dir, trusted))
         gateway = await stack.enter_async_context(node_world.gateway(layout, **gateway_settings(roots_file)))
+        await stack.enter_async_context(node_world.redactor(layout))
         proxy = await stack.enter_async_context(node_world.egress_proxy(layout, roots_file))
         client = GatewayClient(layout.gateway_control_sock)
         stack.push_async_callback(client.close)

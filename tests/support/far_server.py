@@ -13,6 +13,7 @@ Every request's line is logged before it is answered, so that a test can tell wh
 """
 
 import base64
+import gzip
 import hashlib
 import http.server
 import json
@@ -93,6 +94,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(b"", status=302, extra={"location": parameters["to"]})
         elif path == "/bytes":
             self._answer(bytes(int(parameters["n"])), "application/octet-stream")
+        elif path == "/reflect":
+            self._show_header(parameters)
         elif path == "/token":
             form = dict(urllib.parse.parse_qsl(self._body().decode()))
             with _LOCK:
@@ -104,6 +107,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             seen["body"] = self._body().decode("latin-1")
             self._answer(json.dumps(seen).encode(), extra={"alt-svc": 'h3=":443"'} if path == "/alt" else {})
+
+    def _show_header(self, parameters: Mapping[str, str]) -> None:
+        """Say the header that `header` names, in pieces of `piece` bytes, in the form `form`."""
+        value = self.headers.get(parameters["header"], "")
+        forms = {
+            "raw": value.encode(),
+            "base64": base64.b64encode(b"user:" + value.encode() + b"!"),
+            "base64-1": base64.b64encode(b"x" + value.encode()),
+            "url": urllib.parse.quote(value, safe="").encode(),
+            "json": json.dumps({"v": value}).encode(),
+            "gzip": gzip.compress(value.encode()),
+        }
+        form = parameters.get("form", "raw")
+        filler = b"." * int(parameters.get("filler", "100"))
+        body = forms[form] if form == "gzip" else filler + forms[form] + filler
+        size = int(parameters.get("piece", "1000000"))
+        self.send_response(200)
+        self.send_header("content-type", "text/plain")
+        self.send_header("x-echo", value)
+        self.send_header("etag", '"abc"')
+        if form == "gzip":
+            self.send_header("content-encoding", "gzip")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for at in range(0, len(body), size):
+            part = body[at : at + size]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _slow(self) -> None:
         self.send_response(200)

@@ -30,7 +30,7 @@ from space.model.ids import SandboxId, new_id
 from space.net import gateway_ns, nft, slot, uplink
 from space.net.slot import Slot
 from space.proxy import edge, egress, envoy, ingress
-from space.settings import GatewaySettings, dump_process_settings
+from space.settings import GatewaySettings, RedactorSettings, dump_process_settings
 from space.wire import serving
 from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, EGRESS_HTTP_PORT, GatewayClient, SlotEntry
 
@@ -60,6 +60,10 @@ def instance() -> Generator[Layout]:
         files.make_dir(layout.api_sock.parent, mode=0o2710, uid=layout.api_uid, gid=layout.edge_api_gid)
         files.make_dir(layout.authz_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.ingress_gateway_gid)
         files.make_dir(layout.egress_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.egress_gateway_gid)
+        files.make_dir(layout.needles_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.redactor_gateway_gid)
+        files.make_dir(
+            layout.redactor_sock.parent, mode=0o2710, uid=layout.redactor_uid, gid=layout.egress_redactor_gid
+        )
         files.make_dir(layout.ingress_sock.parent, mode=0o2710, uid=layout.ingress_uid, gid=layout.edge_ingress_gid)
         files.make_dir(layout.gateway_control_sock.parent, mode=0o700, uid=layout.gateway_uid, gid=layout.gateway_uid)
         try:
@@ -179,6 +183,25 @@ async def gateway(layout: Layout, **settings: object) -> AsyncGenerator[Watched]
     sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
     try:
         await eventually(lambda: all(connects(path) for path in sockets))
+        yield process
+    finally:
+        await process.stop(3)
+
+
+@contextlib.asynccontextmanager
+async def redactor(layout: Layout) -> AsyncGenerator[Watched]:
+    """The redactor under its own uid; it needs a gateway when it has something to do."""
+    uid = layout.redactor_uid
+    wish = RedactorSettings(data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base)
+    file = layout.data_dir / "redactor.json"
+    files.write_atomic(file, dump_process_settings(wish), owner=uid)
+    argv = (sys.executable, "-m", "space.redactor", "--settings", str(file))
+    user = User(uid, uid, (layout.redactor_gateway_gid,))
+    process = daemon.spawn(
+        argv, log=layout.data_dir / "redactor.log", user=user, netns=netns.path(layout.gateway_netns)
+    )
+    try:
+        await eventually(lambda: connects(layout.redactor_sock))
         yield process
     finally:
         await process.stop(3)

@@ -75,7 +75,7 @@ def test_egress_dials_only_what_the_decision_says() -> None:
         }
         assert clusters[name]["connection_pool_per_downstream_connection"] is True  # M2: no two sandboxes share one
     routes = [node for node in _nodes(document) if "match" in node and "route" in node]
-    assert len(routes) == 4
+    assert len(routes) == 6
     for route in routes:
         (condition,) = route["match"]["dynamic_metadata"]  # type: ignore[index] # plain data
         assert condition["path"] == [{"key": "dial"}]
@@ -85,7 +85,7 @@ def test_egress_parts_its_calls_of_the_gateway() -> None:
     """EGRESS C1c: a flood of certificate requests must not use up the decisions' requests."""
     text = CONFIGS["egress"]
     used = {node["cluster_name"] for node in _nodes(yaml.safe_load(text)) if len(node) == 1 and "cluster_name" in node}
-    assert used == {"authz", "certificates", "log"}
+    assert used == {"authz", "certificates", "log", "redactor"}
 
 
 def test_egress_says_which_chain_a_request_came_by() -> None:
@@ -129,7 +129,7 @@ def test_every_upstream_has_limits_above_the_listeners(name: str) -> None:
 def test_sockets_are_for_pairs() -> None:
     assert edge.user(LAYOUT).groups == (LAYOUT.edge_api_gid, LAYOUT.edge_ingress_gid)
     assert ingress.user(LAYOUT).groups == (LAYOUT.ingress_gateway_gid,)
-    assert egress.user(LAYOUT).groups == (LAYOUT.egress_gateway_gid,)
+    assert egress.user(LAYOUT).groups == (LAYOUT.egress_gateway_gid, LAYOUT.egress_redactor_gid)
     assert len({edge.user(LAYOUT).uid, ingress.user(LAYOUT).uid, egress.user(LAYOUT).uid}) == 3
     assert yaml.safe_load(CONFIGS["ingress"])["static_resources"]["listeners"][0]["address"]["pipe"]["mode"] == 0o660
 

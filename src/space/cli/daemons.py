@@ -19,7 +19,7 @@ from space.host import netns, resolv
 from space.host.daemon import User
 from space.layout import Layout
 from space.proxy import edge, egress, envoy, ingress
-from space.settings import ApiSettings, GatewaySettings, HostSettings, WorkerSettings
+from space.settings import ApiSettings, GatewaySettings, HostSettings, RedactorSettings, WorkerSettings
 from space.store import db, embedded
 from space.wire.gateway import EGRESS_HTTP_PORT
 from space.wire.worker import WorkerClient
@@ -137,6 +137,18 @@ def ingress_proxy(layout: Layout) -> DaemonSpec:
     file = folders.write_config(layout, "ingress.yaml", ingress.config(layout), layout.ingress_uid)
     place = netns.path(layout.gateway_netns)
     return _envoy(layout, "ingress", file, ingress.user(layout), lambda: _accept(layout.ingress_sock), place)
+
+
+def redactor(layout: Layout, settings: HostSettings) -> DaemonSpec:
+    """Return the redactor, in the gateway namespace, where packet rules let its uid reach nothing."""
+    uid = layout.redactor_uid
+    wish = RedactorSettings(
+        data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base, log_level=settings.log_level
+    )
+    file = folders.write_settings(layout, "redactor", wish, uid)
+    user = User(uid, uid, (layout.egress_redactor_gid, layout.redactor_gateway_gid))
+    spec = _python(layout, "redactor", file, user, lambda: _accept(layout.redactor_sock))
+    return dataclasses.replace(spec, netns=netns.path(layout.gateway_netns))
 
 
 def egress_proxy(layout: Layout, settings: HostSettings) -> DaemonSpec:

@@ -119,6 +119,7 @@ async def _start(
         database = embedded.dsn(layout)
     await supervisor.start(daemons.worker(layout, settings), group)
     await supervisor.start(daemons.gateway(layout, settings), group)
+    await supervisor.start(daemons.redactor(layout, settings), group)
     await supervisor.start(daemons.ingress_proxy(layout), group)
     await supervisor.start(daemons.egress_proxy(layout, settings), group)
     api = daemons.api(layout, settings, database, secretkey.ensure(layout, settings))

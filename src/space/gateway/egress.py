@@ -17,9 +17,12 @@ from space.gateway.flights import MAX_IN_FLIGHT, Flight
 from space.gateway.guests import Guest, Guests
 from space.gateway.identity import Asked, EgressDenied, authority_of, guest_of, request_of
 from space.gateway.inject import Injection, Injector
+from space.gateway.redaction import Redactions
 from space.gateway.resolve import Resolver
-from space.model.errors import SpaceError
+from space.model.errors import SpaceError, Unavailable
 from space.model.policy import Policy, Request, Verdict, decide, declared_network, matching, may_dial
+
+_ATTEMPTS = 5
 
 
 class TooManyRequests(SpaceError):
@@ -31,20 +34,27 @@ class TooManyRequests(SpaceError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Let:
-    """Let it through: to `dial` (`address:port`), under `seq`, with `authority` and what is injected."""
+    """Let it through: to `dial` (`address:port`), under `seq`, with `authority` and what is injected.
+
+    `redact` names the secrets that its answer must not show; None where it is passed on as it is.
+    """
 
     dial: str
     seq: int
     authority: str
     upgrade: bool
     injection: Injection
+    redact: str | None
 
 
 class Egress:
     """Decides for the guests of this host."""
 
-    def __init__(self, guests: Guests, resolver: Resolver, injector: Injector, audit: Audit) -> None:
+    def __init__(
+        self, guests: Guests, resolver: Resolver, injector: Injector, redactions: Redactions, audit: Audit
+    ) -> None:
         self._guests, self._resolver, self._injector, self._audit = guests, resolver, injector, audit
+        self._redactions = redactions
         self.asking = Asking(audit)
 
     async def decide(self, asked: Asked, headers: Mapping[str, list[str]]) -> Let:
@@ -82,18 +92,34 @@ class Egress:
         if len(guest.flights) >= MAX_IN_FLIGHT:
             raise TooManyRequests(f"This sandbox has {MAX_IN_FLIGHT} requests under way.")
         guest.budgets.admit(guest.policy, verdict.rule)
-        policy = guest.policy
-        address = await self._pick(policy, verdict, request, asked.source_port)
-        injection = await self._injector.injection(matching(policy, request), guest.secrets, request, headers)
-        if guest.policy is not policy:
-            # what was judged while a name was looked up is judged again by what holds now
-            verdict = _again(guest.policy, request, verdict)
-            if not may_dial(guest.policy, verdict, address, request.protocol, request.port):
-                raise EgressDenied(f"{_shown(request)} may not be reached at its address.")
+        verdict, address, injection = await self._prepared(guest, asked, request, verdict, headers)
         seq = self._note(guest, asked, request, None, verdict, address)
         flight = Flight(seq, asked.source_port, request, address, verdict.rule, time.monotonic())
         guest.flights.begin(flight, alone=asked.alone)
-        return Let(f"{address}:{request.port}", seq, authority_of(request), request.upgrade is not None, injection)
+        return Let(
+            dial=f"{address}:{request.port}",
+            seq=seq,
+            authority=authority_of(request),
+            upgrade=request.upgrade is not None,
+            injection=injection,
+            redact=self._redactions.ident(guest, request.host, injection.tokens),
+        )
+
+    async def _prepared(
+        self, guest: Guest, asked: Asked, request: Request, verdict: Verdict, headers: Mapping[str, list[str]]
+    ) -> tuple[Verdict, IPv4Address, Injection]:
+        """Return where an allowed request goes and what goes with it, by the policy and secrets of this moment.
+
+        Looking up a name or getting a token takes time. What was set meanwhile counts, so it is done over then.
+        """
+        for _ in range(_ATTEMPTS):
+            policy, secrets = guest.policy, guest.secrets
+            address = await self._pick(policy, verdict, request, asked.source_port)
+            injection = await self._injector.injection(matching(policy, request), secrets, request, headers)
+            if guest.policy is policy and guest.secrets is secrets:
+                return verdict, address, injection
+            verdict = _again(guest.policy, request, verdict)
+        raise Unavailable("The policy of this sandbox changes too fast. Try again.")
 
     async def _pick(self, policy: Policy, verdict: Verdict, request: Request, spread: int) -> IPv4Address:
         return await self._resolver.pick(

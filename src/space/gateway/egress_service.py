@@ -84,13 +84,16 @@ def _let(let: Let) -> external_auth_pb2.CheckResponse:
         headers[":path"] = let.injection.path
     if let.upgrade:
         headers["x-space-upgrade"] = "websocket"
-    if let.injection.bound:
-        headers["x-space-redact"] = "1"
+    remove = list(let.injection.remove)
     fields = {
         "dial": struct_pb2.Value(string_value=let.dial),
         # what the access log names the request by; never a secret, since metadata can be logged
         "seq": struct_pb2.Value(string_value=str(let.seq)),
     }
+    if let.redact is not None:
+        headers |= {"x-space-redact": "1", "accept-encoding": "identity"}  # an encoded answer could not be searched
+        remove += ["range", "if-range"]  # nor could one in slices
+        fields["redact"] = struct_pb2.Value(string_value=let.redact)
     return external_auth_pb2.CheckResponse(
         status=status_pb2.Status(code=code_pb2.OK),
         ok_response=external_auth_pb2.OkHttpResponse(
@@ -98,7 +101,7 @@ def _let(let: Let) -> external_auth_pb2.CheckResponse:
                 base_pb2.HeaderValueOption(header=base_pb2.HeaderValue(key=key, value=value), append_action=_OVERWRITE)
                 for key, value in headers.items()
             ],
-            headers_to_remove=list(let.injection.remove),
+            headers_to_remove=remove,
         ),
         dynamic_metadata=struct_pb2.Struct(fields=fields),
     )

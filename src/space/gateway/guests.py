@@ -4,6 +4,7 @@ A guest is known by the address of its slot, which packet rules tie to the inter
 this process since it started; a guest that it did not tell of is nobody, and nobody may do anything.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping
 
@@ -17,6 +18,8 @@ from space.model.policy_document import parse
 from space.wire import gateway as wire
 
 _DENY_ALL = Policy()
+_FORMER = 16
+"""Replaced values that are still taken out of answers: a server may show what it was sent before."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,6 +36,9 @@ class Guest:
     generation: int = 0
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     secrets_generation: int = 0
+    former_secrets: collections.deque[str] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_FORMER), repr=False
+    )
     flights: Flights = dataclasses.field(default_factory=Flights)
     budgets: Budgets = dataclasses.field(default_factory=Budgets)
     unseen: bool = False
@@ -50,6 +56,8 @@ class Guest:
         """Use these secrets from now on; raises Stale for ones that are overtaken."""
         if order.generation < self.secrets_generation:
             raise Stale(f"The secrets of generation {self.secrets_generation} are in force already.")
+        known = {value.value.get_secret_value() for value in order.values.values()}
+        self.former_secrets.extend(value for value in self.secrets.values() if value not in known)
         self.secrets = {name: value.value.get_secret_value() for name, value in order.values.items()}
         self.secrets_generation = order.generation
 

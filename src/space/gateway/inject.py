@@ -30,8 +30,6 @@ from space.model.policy_bindings import (
 _VALUE = re.compile(r"[\x20-\x7e]+")
 """What a header may hold; a line break in a secret would end the header."""
 
-_NOT_ON_BOUND = ("range", "if-range")
-
 
 class CredentialRefused(SpaceError):
     """The request cannot be given its credential."""
@@ -43,13 +41,13 @@ class CredentialRefused(SpaceError):
 class Injection:
     """Changes of a request: headers to set and to remove, and its new target where the query changes.
 
-    `bound`: a credential goes with it.
+    `tokens` are credentials among them that are nobody's secret by name.
     """
 
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     remove: Sequence[str] = ()
     path: str | None = dataclasses.field(default=None, repr=False)
-    bound: bool = False
+    tokens: Sequence[str] = dataclasses.field(default=(), repr=False)
 
 
 class Injector:
@@ -74,7 +72,8 @@ class Injector:
             return Injection()
         if request.protocol != "https":
             raise CredentialRefused("A credential only goes over https.")
-        made: dict[str, str] = {"accept-encoding": "identity"}  # answers must be readable to be searched for secrets
+        made: dict[str, str] = {}
+        tokens: list[str] = []
         path = request.path
         for binding in bindings:
             match binding:
@@ -86,13 +85,13 @@ class Injector:
                 case QueryBinding():
                     path = _with_parameter(path, binding.parameter, _filled(binding.value, secrets))
                 case OAuthBinding():
-                    made["authorization"] = "Bearer " + await self._tokens.token(binding, secrets)
+                    tokens.append(await self._tokens.token(binding, secrets))
+                    made["authorization"] = f"Bearer {tokens[-1]}"
                 case SigV4Binding():
                     made |= sigv4.sign(binding, secrets, request, headers)
         _check_placeholders(headers, made)
         remove = [name for name in headers if _folded(name) in {_folded(one) for one in made} and name not in made]
-        remove += [name for name in _NOT_ON_BOUND if name in headers]
-        return Injection(made, remove, path if path != request.path else None, bound=True)
+        return Injection(made, remove, path if path != request.path else None, tokens)
 
 
 def _filled(template: Template, secrets: Mapping[str, str]) -> str:

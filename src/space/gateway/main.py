@@ -14,7 +14,7 @@ import ssl
 from pathlib import Path
 
 from space import telemetry
-from space.gateway import authz, control, dns_server, egress_service, relay
+from space.gateway import authz, control, dns_server, egress_service, redaction, relay
 from space.gateway.accesslog import AccessLog, Ending
 from space.gateway.audit import Audit
 from space.gateway.certs import Certificates
@@ -24,6 +24,7 @@ from space.gateway.inject import Injector
 from space.gateway.lookup import Lookup
 from space.gateway.oauth import Tokens
 from space.gateway.orders import Orders
+from space.gateway.redaction import Redactions
 from space.gateway.relay import Relay
 from space.gateway.resolve import Resolver
 from space.gateway.slots import SlotMap
@@ -43,7 +44,8 @@ async def _serve(settings: GatewaySettings) -> None:
     slots, guests, orders, audit, ending = SlotMap(), Guests(), Orders(), Audit(), Ending()
     resolver = Resolver(settings.resolvers, ranges.refused(settings.never_except))
     trust = ssl.create_default_context(cafile=None if settings.roots is None else str(settings.roots))
-    egress = Egress(guests, resolver, Injector(Tokens(resolver, trust)), audit)
+    redactions = Redactions()
+    egress = Egress(guests, resolver, Injector(Tokens(resolver, trust)), redactions, audit)
     lookup = Lookup(guests, orders, audit)
     certificates = Certificates(lookup.wanted)
     raw = Relay(guests, resolver, audit)
@@ -56,6 +58,7 @@ async def _serve(settings: GatewaySettings) -> None:
         await stack.enter_async_context(dns_server.serving(lookup.answer))
         async with asyncio.TaskGroup() as group:
             ends = group.create_task(ending.run(orders))
+            group.create_task(redaction.serve(layout.needles_sock, redactions, stop))
             group.create_task(control.serve(layout.gateway_control_sock, parts, stop))
             telemetry.logger().info("gateway_started")
             await stop.wait()

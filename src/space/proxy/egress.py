@@ -20,6 +20,7 @@ from space.proxy.parts import Node
 from space.wire.gateway import EGRESS_HTTP_PORT
 
 _AUTHZ = "envoy.filters.http.ext_authz"
+_PROCESSOR = "envoy.filters.http.ext_proc"
 _HEAP_MIB = 2048
 _DECISION = "310s"
 """The longest a decision takes: a request that a human is asked about is held for up to 300 s (gateway/asking.py).
@@ -48,6 +49,10 @@ _ANSWERS = (
         "The gateway of this host does not answer, so nothing may leave; it may be restarting. Try again.", 1,
     ),
     parts.answer(
+        "response.code_details.startsWith('ext_proc')", 503, "unavailable", "Temporarily unavailable",
+        "The answer cannot be searched for secrets just now, so it is not passed on. Try again.", 1,
+    ),
+    parts.answer(
         "response.code == 429", 429, "too_many_requests", "Too many requests",
         "This sandbox sends more than 1,000 requests a second; send fewer.", 1,
     ),
@@ -63,8 +68,8 @@ _ANSWERS = (
 
 
 def user(layout: Layout) -> User:
-    """Return who the proxy runs as: its uid, and the group that may connect to the gateway's side for it."""
-    return User(layout.egress_uid, layout.egress_uid, (layout.egress_gateway_gid,))
+    """Return who the proxy runs as: its uid, and the groups that may connect to the gateway and to the redactor."""
+    return User(layout.egress_uid, layout.egress_uid, (layout.egress_gateway_gid, layout.egress_redactor_gid))
 
 
 def _route(cluster: str, idle: str, *headers: Node) -> Node:
@@ -92,9 +97,35 @@ def _routes(cluster: str) -> list[Node]:
     return [
         _route(cluster, _WEBSOCKET_IDLE, upgrade, consent),
         {"match": {"prefix": "/", "headers": [upgrade]}, "direct_response": {"status": 403}},
+        _route(cluster, _IDLE, {"name": "x-space-redact", "present_match": True}) | _redacted(),
         _route(cluster, _IDLE),
         {"match": {"prefix": "/"}, "direct_response": {"status": 403}},
     ]
+
+
+def _redacted() -> Node:
+    """Return what makes a route's answers pass the redactor; the request's body does not."""
+    mode = {
+        "request_header_mode": "SKIP",
+        "response_header_mode": "SEND",
+        "response_body_mode": "FULL_DUPLEX_STREAMED",
+        "response_trailer_mode": "SEND",
+    }
+    kind = "extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
+    return {"typed_per_filter_config": {_PROCESSOR: parts.typed(kind, overrides={"processing_mode": mode})}}
+
+
+def _redactor() -> Node:
+    """Return the filter that does so where a route asks for it, and nothing elsewhere."""
+    return parts.extension(
+        _PROCESSOR,
+        "extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        grpc_service={"envoy_grpc": {"cluster_name": "redactor"}, "timeout": "5s"},
+        failure_mode_allow=False,
+        message_timeout="5s",
+        processing_mode={"request_header_mode": "SKIP", "response_header_mode": "SKIP"},
+        metadata_options={"forwarding_namespaces": {"untyped": [_AUTHZ]}},
+    )
 
 
 def _rate_limit() -> Node:
@@ -160,7 +191,7 @@ def _manager(chain: str) -> Node:
         strip=parts.stripped_early((*parts.FORGED_PREFIXES, "x-space-"), parts.FORGED_NAMES),
         answers=_ANSWERS,
         routes=(),
-        filters=[_rate_limit(), _authorization()],
+        filters=[_rate_limit(), _authorization(), _redactor()],
         delayed_close="1s",
         route_config={"virtual_hosts": [host]},
         # package registries and code hosts have `%2F` in paths; where a rule has paths, the gateway refuses it
@@ -248,11 +279,11 @@ def _upstream_tls(roots: Path) -> Node:
     )
 
 
-def _gateway(name: str, layout: Layout) -> Node:
-    """Return a cluster of the gateway's socket: one for each purpose, so that none can exhaust another's."""
+def _local(name: str, socket: Path) -> Node:
+    """Return a cluster of a socket of ours: one for each purpose, so that none can exhaust another's."""
     return parts.pipe_cluster(
         name,
-        layout.egress_sock,
+        socket,
         typed_extension_protocol_options=parts.http_protocol(explicit_http_config={"http2_protocol_options": {}}),
     )
 
@@ -287,6 +318,7 @@ def config(layout: Layout, roots: Path) -> str:
     clusters: list[Node] = [
         _upstream_tls(roots),
         _upstream("up_plain"),
-        *(_gateway(name, layout) for name in ("authz", "certificates", "log")),
+        *(_local(name, layout.egress_sock) for name in ("authz", "certificates", "log")),
+        _local("redactor", layout.redactor_sock),
     ]
     return parts.document([listener], clusters, _HEAP_MIB, node="egress")

@@ -16,6 +16,9 @@ ANSWER_CONTENT_TYPE = "application/problem+json"
 MAX_CONNECTIONS = 15000
 """Client connections of one proxy; well below a quarter of its 65,536 descriptors (two each, and the rest)."""
 
+WITHHELD = "withheld"
+"""The details of an answer that the redactor gives in place of a server's (redactor/service.py)."""
+
 _TYPES = "type.googleapis.com/envoy"
 _BUFFER_BYTES = 64 * 1024
 """Held for one connection before its reader is waited for: a 2 GiB upload passes through this much memory."""
@@ -63,14 +66,14 @@ def answer(expression: str, status: int, code: str, title: str, detail: str, ret
     """Return the rule that turns an answer of the proxy's own into problem+json.
 
     `expression` (CEL) says which; it may use `response.code`, `response.code_details` and `xds.cluster_name`.
-    Answers that carry a decision (`ext_authz_denied`) have their body already and must never match.
+    Answers that carry a decision (`ext_authz_denied`, WITHHELD) have their body already and must never match.
     """
     rule: Node = {
         "filter": {
             "extension_filter": extension(
                 "envoy.access_loggers.extension_filters.cel",
                 "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-                expression=f"response.code_details != 'ext_authz_denied' && ({expression})",
+                expression=f"!(response.code_details in ['ext_authz_denied', '{WITHHELD}']) && ({expression})",
             )
         },
         "status_code": status,
