@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import re
 
 from space.model.errors import InvalidArgument
 from space.model.policy_bindings import is_secret_name
@@ -9,7 +10,11 @@ from space.model.policy_bindings import is_secret_name
 MAX_SECRETS = 1000
 """Of a project."""
 
-MAX_VALUE_BYTES = 8192
+MAX_VALUE = 8192
+"""Characters of a value."""
+
+VALUE = r"^[^\x00-\x1f\x7f-\x9f]+$"
+"""Pattern of a value: no control characters, so no line ends, since it is sent in headers."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +43,5 @@ def check_name(name: str) -> None:
 
 def check_value(value: str) -> None:
     """Raise InvalidArgument, without showing it, for a value that cannot be carried in a header or a parameter."""
-    if not 0 < len(value.encode(errors="replace")) <= MAX_VALUE_BYTES or not value.isprintable():
-        raise InvalidArgument(
-            f"A secret's value is 1 to {MAX_VALUE_BYTES} bytes of UTF-8 without control characters or line ends."
-        )
+    if len(value) > MAX_VALUE or re.fullmatch(VALUE, value) is None:
+        raise InvalidArgument(f"A secret's value is 1 to {MAX_VALUE} characters, no control characters, no line ends.")
