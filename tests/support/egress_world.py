@@ -171,7 +171,8 @@ class World:
     async def running(self, guest: Guest, lines: str) -> AsyncGenerator[asyncio.StreamReader]:
         """Run lines in a guest beside the test; yields what they print."""
         argv = command.in_netns(netns.path(guest.netns), ("/usr/bin/python3", "-u", "-c", self._program(lines)))
-        process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe)
         try:
             assert process.stdout is not None
             yield process.stdout

@@ -5,8 +5,9 @@
 
 - DNS on the resolver's address: the table, `*.suffix` too; every question is logged.
 - HTTPS on 443 (certificate by the name in the handshake) and 8443, HTTP on 80, of every address: echoes a request as
-  JSON; `/slow` sends a line every 50 ms for ever, `/upload` counts the body, `/redirect?to=`, `/bytes?n=`, `/ws` is a
-  WebSocket by its handshake only and then echoes bytes, `/token` gives OAuth tokens.
+  JSON. `/slow` sends a line every 50 ms for ever, `/hold` nothing after its headers, `/upload` counts the body,
+  `/redirect?to=`, `/bytes?n=`, `/ws` is a WebSocket by its handshake only and then echoes bytes, `/token` gives OAuth
+  tokens, `/reflect` shows a header.
 - TCP on 2222: speaks first, then echoes.
 
 Every request's line is logged before it is answered, so that a test can tell what has arrived.
@@ -86,6 +87,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         parameters = dict(urllib.parse.parse_qsl(query))
         if path == "/slow":
             self._slow()
+        elif path == "/hold":
+            self._hold()
         elif path == "/upload":
             self._upload()
         elif path == "/ws":
@@ -147,6 +150,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except OSError:
             _log(kind="ended", path=self.path)
             self.close_connection = True
+
+    def _hold(self) -> None:
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        self.connection.recv(1)
+        self.close_connection = True
 
     def _upload(self) -> None:
         left = count = int(self.headers["content-length"])

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from space.model.policy import Request
 
-MAX_IN_FLIGHT = 1024
+MAX_IN_FLIGHT = 512
 """Requests of one sandbox at once. The proxy has no such limit of its own (512 connections of 100 streams each)."""
 _MAX_CONNECTIONS = 1024
 """Connections remembered. A slot lets 512 be open at once; older ones than this are closed already."""

@@ -14,7 +14,7 @@ from space.model.ids import SandboxId
 from space.model.policy import may_resolve
 from space.wire import gateway as wire
 
-NEW_BURST, NEW_PER_S = 100.0, 10.0
+NEW_BURST, NEW_PER_S = 100.0, 20.0
 """New names of one sandbox: each costs the worker a record on disk."""
 
 _MAX_SHOWN = 253
