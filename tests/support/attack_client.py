@@ -82,15 +82,14 @@ def replies(seconds: float) -> list[list[Any]]:
 def dial(targets: Any, seconds: float = 2.0) -> list[str]:
     """Try TCP connections to (address, port) at once; return `open`, or the error's name, for each."""
     with contextlib.ExitStack() as stack:
-        sockets = []
-        for target in targets:
+        out, waiting = [], {}
+        for number, target in enumerate(targets):
             made = stack.enter_context(socket.socket())
             made.setblocking(False)
-            with contextlib.suppress(OSError):
-                made.connect_ex(tuple(target))
-            sockets.append(made)
-        out = ["TimeoutError"] * len(sockets)
-        waiting = dict(enumerate(sockets))
+            error = made.connect_ex(tuple(target))
+            out.append("TimeoutError" if error == errno.EINPROGRESS else errno.errorcode[error])
+            if error == errno.EINPROGRESS:
+                waiting[number] = made
         until = time.monotonic() + seconds
         while waiting and (left := until - time.monotonic()) > 0:
             _, ready, _ = select.select([], list(waiting.values()), [], left)

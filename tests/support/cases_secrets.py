@@ -172,9 +172,9 @@ async def authority(r: Range) -> None:
     )
     _, out = await r.shell(r.a, ["/bin/sh", "-c", script], 120)
     assert out.splitlines() == ["-----BEGIN CERTIFICATE-----"], out
-    readable = []
-    for path in [*r.space.run_dir.rglob("*"), *(r.space.data / "worker").rglob("*"), *r.layout.log_dir.rglob("*")]:
-        if path.is_file() and holds(path, "PRIVATE KEY-----"):
-            readable.append(path)
-    assert not readable, readable
+    places = (r.space.run_dir, r.space.data / "worker", r.layout.log_dir)
+    found = [path for place in places for path in place.rglob("*") if path.is_file()]
+    holding = [path for path in found if holds(path, "PRIVATE KEY-----")]
+    assert not holding, holding
+    assert [path for path in found if holds(path, "BEGIN CERTIFICATE-----")], "the search finds what is there"
     await r.allow(r.a, POLICY)
