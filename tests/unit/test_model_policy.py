@@ -7,24 +7,11 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from space.model.errors import InvalidPolicy
-from space.model.policy import (
-    METHODS,
-    Policy,
-    PortRange,
-    Protocol,
-    Request,
-    decide,
-    declared_network,
-    explain,
-    may_dial,
-    may_resolve,
-    merged,
-    minus,
-    raw_networks,
-    tcp_ports,
-)
+from space.model.policy import METHODS, Policy, Protocol, Request, decide, explain
 from space.model.policy_document import parse, parse_ceiling, to_document
+from space.model.policy_ports import PortRange, merged, minus
 from space.model.policy_presets import PRESETS
+from space.model.policy_reach import declared_network, may_dial, may_resolve, raw_networks, tcp_ports
 
 SHOWN = {"allow": [{"host": "allowed.test", "methods": ["GET"], "paths": ["/public/**"]}]}
 
@@ -196,6 +183,27 @@ def test_the_ceiling_bounds_everything() -> None:
     assert (verdict.allowed, verdict.why) == (False, "the project's ceiling: no rule allows it")
     assert not may_resolve(policy, "denied.test")
     assert tcp_ports(policy, "git.test") == (PortRange(22, 22),)
+
+
+def test_a_private_address_needs_the_ceilings_word_too() -> None:
+    inside, outside = IPv4Address("10.1.2.3"), IPv4Address("198.51.100.1")
+
+    def judged(above: dict[str, object], below: dict[str, object]) -> tuple[str, bool, bool]:
+        policy = parse({"allow": [{"host": "db.test"} | below], "ceiling": above})
+        verdict = decide(policy, request("db.test"))
+        assert verdict.allowed
+        dials = [may_dial(policy, verdict, address, "https", 443) for address in (inside, outside)]
+        return str(declared_network(policy, verdict)), dials[0], dials[1]
+
+    wide: dict[str, object] = {"cidr": "10.0.0.0/8"}
+    narrow: dict[str, object] = {"cidr": "10.1.2.0/24"}
+    named: dict[str, object] = {"allow": [{"host": "db.test"} | wide]}
+    assert judged(named, narrow) == ("10.1.2.0/24", True, False)
+    assert judged({"allow": [{"host": "db.test"} | narrow]}, wide) == ("10.1.2.0/24", True, False)
+    assert judged(named, {}) == ("None", True, False), "only the ceiling says so: screening refuses what is private"
+    assert judged({"allow": [{"host": "db.test"}]}, narrow) == ("None", True, False)
+    assert judged({"preset": "open"}, narrow) == ("None", True, False)
+    assert judged({"default": "allow", "deny": [wide]}, {}) == ("None", False, True)
 
 
 def test_observe_lets_through_what_only_the_default_refuses() -> None:

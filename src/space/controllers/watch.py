@@ -101,10 +101,20 @@ async def compare(plane: Plane, link: WorkerLink) -> None:
 
 
 async def _authorise(plane: Plane, link: WorkerLink, info: WorkerInfo) -> None:
-    """Give a worker something to sign certificates with, in time; it comes before the first sandbox."""
-    if authority.due(info.authority):
+    """Give a worker something to sign certificates with, in time; it comes before the first sandbox.
+
+    Where that cannot be (the master key is not the one), everything but TLS out of sandboxes goes on.
+    """
+    if not authority.due(info.authority):
+        return
+    try:
         made = await authority.issue(plane, WorkerId(info.worker_id))
         await link.client.put_authority(made)
+    except Unavailable:
+        raise
+    except SpaceError as error:
+        logger().error("authority_not_issued", worker=info.worker_id, error=str(error))
+    else:
         logger().info("authority_issued", worker=info.worker_id, until=made.not_after.isoformat())
 
 

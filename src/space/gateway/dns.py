@@ -19,8 +19,8 @@ import dns.rrset
 
 from space.gateway.guests import Guest
 from space.model.errors import SpaceError
-from space.model.policy import may_resolve
 from space.model.policy_names import InvalidName, canonical_host
+from space.model.policy_reach import may_resolve
 
 TTL_S = 60
 """Short, so that a name refused by a new policy is asked for again soon; an address never means another name."""

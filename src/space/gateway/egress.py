@@ -20,7 +20,8 @@ from space.gateway.inject import Injection, Injector
 from space.gateway.redaction import Redactions
 from space.gateway.resolve import Resolver
 from space.model.errors import SpaceError, Unavailable
-from space.model.policy import Policy, Request, Verdict, decide, declared_network, matching, may_dial
+from space.model.policy import Policy, Request, Verdict, decide, matching
+from space.model.policy_reach import declared_network, may_dial
 
 _ATTEMPTS = 5
 

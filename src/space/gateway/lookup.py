@@ -11,7 +11,7 @@ from space.gateway.orders import Orders
 from space.gateway.settling import raw_targets_of
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId
-from space.model.policy import may_resolve
+from space.model.policy_reach import may_resolve
 from space.wire import gateway as wire
 
 NEW_BURST, NEW_PER_S = 100.0, 20.0

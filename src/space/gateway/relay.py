@@ -24,7 +24,8 @@ from space.gateway.settling import still_allowed
 from space.model import ranges
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId
-from space.model.policy import Request, decide, declared_network, may_dial
+from space.model.policy import Request, decide
+from space.model.policy_reach import declared_network, may_dial
 from space.telemetry import logger
 from space.wire.gateway import EGRESS_RELAY_PORT
 

@@ -5,7 +5,8 @@ from ipaddress import IPv4Network
 
 from space.gateway.flights import Flight
 from space.gateway.guests import Guest
-from space.model.policy import Policy, decide, may_dial, raw_networks, tcp_ports
+from space.model.policy import Policy, decide
+from space.model.policy_reach import may_dial, raw_networks, tcp_ports
 from space.wire import gateway as wire
 
 

@@ -9,15 +9,14 @@ canonical, a method that is not in METHODS, an upgrade other than to WebSocket.
 """
 
 import dataclasses
-import functools
-from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from space.model.policy_addresses import is_address
 from space.model.policy_bindings import Binding
 from space.model.policy_names import HostPattern, InvalidName, canonical_host
 from space.model.policy_paths import AmbiguousPath, PathPattern, canonical_path
+from space.model.policy_ports import ALL_PORTS, PortRange
 
 Protocol = Literal["https", "http", "tcp"]
 """`https`: TLS ended at the gateway and each request judged; `http`: likewise without TLS; `tcp`: bytes as they are."""
@@ -35,20 +34,6 @@ METHODS = frozenset(
 WEBSOCKET = "websocket"
 
 
-class PortRange(NamedTuple):
-    """Ports from `first` to `last`, both included."""
-
-    first: int
-    last: int
-
-    def __contains__(self, port: object) -> bool:
-        return isinstance(port, int) and self.first <= port <= self.last
-
-    def __str__(self) -> str:
-        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
-
-
-ALL_PORTS = PortRange(1, 65535)
 DEFAULT_PORTS: dict[Protocol, tuple[PortRange, ...]] = {
     "https": (PortRange(443, 443),),
     "http": (PortRange(80, 80),),
@@ -143,7 +128,8 @@ class Request:
 class Verdict:
     """Whether a request may leave, by which rule (its index; None: by the default), and why, in words.
 
-    `ask`: refused, but a person may be asked. `observed`: let through only in order to learn.
+    `ask`: refused, but a person may be asked. `observed`: let through only in order to learn. `ceiling_rule`: by which
+    rule the ceiling allowed it, likewise.
     """
 
     allowed: bool
@@ -151,6 +137,7 @@ class Verdict:
     why: str
     ask: bool = False
     observed: bool = False
+    ceiling_rule: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,10 +154,15 @@ def decide(policy: Policy, request: Request) -> Verdict:
     verdict = _unjudgeable(request)
     if verdict is not None:
         return verdict
-    if policy.ceiling is not None:
-        ceiling = decide(policy.ceiling, request)
-        if not ceiling.allowed:
-            return Verdict(allowed=False, rule=None, why=f"the project's ceiling: {ceiling.why}")
+    if policy.ceiling is None:
+        return _judge(policy, request)
+    ceiling = decide(policy.ceiling, request)
+    if not ceiling.allowed:
+        return Verdict(allowed=False, rule=None, why=f"the project's ceiling: {ceiling.why}")
+    return dataclasses.replace(_judge(policy, request), ceiling_rule=ceiling.rule)
+
+
+def _judge(policy: Policy, request: Request) -> Verdict:
     for index, rule in enumerate(policy.rules):
         if _mismatch(rule, request) is None:
             return Verdict(allowed=rule.action == "allow", rule=index, why=f"{rule.label} {rule.verb} it")
@@ -258,114 +250,6 @@ def _same_target(rule: Rule, host: str) -> bool:
     return rule.network is not None and host[-1].isdigit() and IPv4Address(host) in rule.network
 
 
-def may_resolve(policy: Policy, name: str) -> bool:
-    """Tell whether a guest may get an address for a canonical name: whether any request for it could be allowed."""
-    if policy.ceiling is not None and not may_resolve(policy.ceiling, name):
-        return False
-    for rule in _about(policy, name):
-        if rule.action == "allow":
-            return True
-        if _denies_all(rule):
-            return False
-    return policy.open or policy.ask_timeout_s is not None
-
-
-def _denies_all(rule: Rule) -> bool:
-    whole = rule.methods is None and rule.paths is None and rule.ports in (None, (ALL_PORTS,))
-    return rule.action == "deny" and whole and rule.protocols >= {"https", "http", "tcp"}
-
-
-def _about(policy: Policy, name: str) -> Iterator[Rule]:
-    return (rule for rule in policy.rules if rule.host is not None and rule.host.matches(name))
-
-
-def tcp_ports(policy: Policy, name: str) -> tuple[PortRange, ...]:
-    """Return the ports at which a canonical name is reached by raw TCP; all its others are for https and http."""
-    return _allowed_ports(policy, list(_about(policy, name)), functools.partial(tcp_ports, name=name))
-
-
-def raw_networks(policy: Policy) -> tuple[tuple[IPv4Network, tuple[PortRange, ...]], ...]:
-    """Return the networks whose addresses are reached by raw TCP, and at which ports.
-
-    This is what the host lets through to be judged: within it a deny rule can still refuse some.
-    """
-    allowing = [rule for rule in policy.rules if rule.action == "allow" and rule.host is None]
-    return tuple((rule.network, rule.ports_of("tcp")) for rule in allowing if rule.network is not None)
-
-
-def _allowed_ports(
-    policy: Policy, rules: Sequence[Rule], ceiling: "functools.partial[tuple[PortRange, ...]]"
-) -> tuple[PortRange, ...]:
-    allowed: list[PortRange] = []
-    denied: list[PortRange] = []
-    for rule in rules:
-        ports = rule.ports_of("tcp")
-        if rule.action == "allow":
-            allowed += minus(ports, denied)
-        else:
-            denied += ports
-    if policy.ceiling is not None:
-        under = ceiling(policy.ceiling)
-        allowed = minus(allowed, minus((ALL_PORTS,), under))
-    return tuple(merged(allowed))
-
-
-def may_dial(policy: Policy, verdict: Verdict, address: IPv4Address, protocol: Protocol, port: int) -> bool:
-    """Tell whether an address that a name resolved to may be dialled for an allowed request, by what policies say.
-
-    That is: it is in the network that the deciding rule demands, and no deny rule about networks has it. Ranges that
-    nobody may reach are not looked at here.
-    """
-    if policy.ceiling is not None and _network_denied(policy.ceiling, address, protocol, port):
-        return False
-    demanded = declared_network(policy, verdict)
-    if demanded is not None and address not in demanded:
-        return False
-    return not _network_denied(policy, address, protocol, port)
-
-
-def declared_network(policy: Policy, verdict: Verdict) -> IPv4Network | None:
-    """Return the network into which the deciding rule says the name resolves: the only way to a private address."""
-    return None if verdict.rule is None else policy.rules[verdict.rule].network
-
-
-def _network_denied(policy: Policy, address: IPv4Address, protocol: Protocol, port: int) -> bool:
-    return any(
-        rule.action == "deny"
-        and rule.network is not None
-        and address in rule.network
-        and any(port in ports for ports in rule.ports_of(protocol))
-        for rule in policy.rules
-    )
-
-
 def secret_names(policy: Policy) -> frozenset[str]:
     """Return the names of all secrets that a policy binds."""
     return frozenset(name for rule in policy.rules for binding in rule.bindings for name in binding.secrets)
-
-
-def merged(ranges: Sequence[PortRange]) -> list[PortRange]:
-    """Return the same ports as ranges in order that neither touch nor overlap."""
-    found: list[PortRange] = []
-    for ports in sorted(ranges):
-        if found and ports.first <= found[-1].last + 1:
-            found[-1] = PortRange(found[-1].first, max(found[-1].last, ports.last))
-        else:
-            found.append(ports)
-    return found
-
-
-def minus(ranges: Sequence[PortRange], taken: Sequence[PortRange]) -> list[PortRange]:
-    """Return the ports of `ranges` that are not in `taken`."""
-    left = list(ranges)
-    for gap in taken:
-        parts = [
-            part
-            for ports in left
-            for part in (
-                PortRange(ports.first, min(ports.last, gap.first - 1)),
-                PortRange(max(ports.first, gap.last + 1), ports.last),
-            )
-        ]
-        left = [part for part in parts if part.first <= part.last]
-    return left

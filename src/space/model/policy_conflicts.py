@@ -6,7 +6,8 @@ What is refused here is wrong for certain; where it would take a search to tell,
 import itertools
 
 from space.model.errors import InvalidPolicy
-from space.model.policy import Policy, PortRange, Protocol, Rule, merged, minus
+from space.model.policy import Policy, Protocol, Rule
+from space.model.policy_ports import PortRange, merged, minus
 
 _JUDGED: tuple[Protocol, ...] = ("https", "http")
 

@@ -16,10 +16,11 @@ from typing import Final, get_args
 
 from space.model import policy_addresses, policy_bindings_document
 from space.model.errors import InvalidPolicy
-from space.model.policy import ALL_PORTS, METHODS, Action, Limits, Policy, PortRange, Protocol, Rule
+from space.model.policy import METHODS, Action, Limits, Policy, Protocol, Rule
 from space.model.policy_conflicts import check_conflicts
 from space.model.policy_names import HostPattern, host_pattern
 from space.model.policy_paths import PathPattern, path_pattern
+from space.model.policy_ports import ALL_PORTS, PortRange
 from space.model.policy_presets import PRESETS
 from space.model.policy_reading import choice, field, flag, known, mapping, sequence, shown, some, text, whole_number
 
