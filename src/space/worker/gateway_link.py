@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from space.host.command import CommandError
 from space.layout import Layout
-from space.model.errors import SpaceError, Stale, Unavailable
+from space.model.errors import InvalidArgument, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
 from space.net import slot
 from space.net.openings import Openings, Target
@@ -76,11 +76,23 @@ class GatewayLink:
 
     async def _tell_all(self) -> None:
         told = {sandbox: self._entry(sandbox) for sandbox in self._slots}
-        settled = await self.client.put_slots(told, self._authority)
+        try:
+            settled = await self.client.put_slots(told, self._authority)
+        except InvalidArgument as error:  # a policy that was good for an older release must not cost the others theirs
+            log.warning("gateway_refused_all", error=str(error))
+            await self.client.put_slots({}, self._authority)
+            settled = {sandbox: await self._put_alone(sandbox, entry) for sandbox, entry in told.items()}
         for sandbox, wanted in settled.items():
             await self._settle(str(told[sandbox].address), wanted)
         self._linked.set()
         log.info("gateway_linked", slots=len(told))
+
+    async def _put_alone(self, sandbox: SandboxId, entry: SlotEntry) -> Settled:
+        try:
+            return await self.client.put_slot(sandbox, entry)
+        except InvalidArgument as error:
+            log.error("policy_refused", sandbox=sandbox, error=str(error))  # noqa: TRY400 - its text is all there is
+            return await self.client.put_slot(sandbox, entry.model_copy(update={"egress": None}))
 
     def _entry(self, sandbox: SandboxId) -> SlotEntry:
         return self._slots[sandbox].model_copy(update={"secrets": self._secrets.get(sandbox)})

@@ -84,7 +84,9 @@ async def _prepare(settings: WorkerSettings, layout: Layout) -> Driver:
 async def _host(stack: contextlib.AsyncExitStack, settings: WorkerSettings, layout: Layout, driver: Driver) -> Host:
     ledger = Ledger(layout.ledger_dir, Entry)
     ledger.open()
-    live = [(e, e.vm.on_this_boot().slot) for e in ledger.read() if e.vm and e.state in ("running", "paused")]
+    # a suspension that is undone goes on with its slot; one that was committed gives it back
+    here = ("running", "paused", "suspending")
+    live = [(e, e.vm.on_this_boot().slot) for e in ledger.read() if e.vm and e.state in here]
     held = {SandboxId(e.sandbox): e.at(addresses.pair(slot).slot) for e, slot in live if slot is not None}
     openings = Openings(netns.path(layout.gateway_netns))
     gateway = GatewayClient(layout.gateway_control_sock)
