@@ -82,23 +82,25 @@ async def test_the_control_api_refuses_what_is_no_id_or_address(gateway: tuple[L
 
 
 async def test_each_socket_is_for_its_one_partner(gateway: tuple[Layout, Watched]) -> None:
+    """EGRESS C3: any local uid that could ask would get credentials and keys of certificates."""
     layout, _ = gateway
-    authz, control = layout.authz_sock.stat(), layout.gateway_control_sock.stat()
-    assert (stat.S_IMODE(authz.st_mode), authz.st_gid) == (0o660, layout.ingress_gateway_gid)
-    assert stat.S_IMODE(control.st_mode) == 0o600
+    ingress = User(layout.ingress_uid, layout.ingress_uid, (layout.ingress_gateway_gid,))
+    egress = User(layout.egress_uid, layout.egress_uid, (layout.egress_gateway_gid, layout.egress_redactor_gid))
+    redactor = User(layout.redactor_uid, layout.redactor_uid, (layout.redactor_gateway_gid,))
+    partners = {layout.authz_sock: ingress, layout.egress_sock: egress, layout.needles_sock: redactor}
+    for path, partner in partners.items():
+        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, partner.groups[0])
+    assert stat.S_IMODE(layout.gateway_control_sock.stat().st_mode) == 0o600
 
     async def may(user: User, path: os.PathLike[str]) -> bool:
         source = f"import socket; socket.socket(socket.AF_UNIX).connect({str(path)!r})"
         argv = (*daemon.drop_privileges(user), "/usr/bin/python3", "-c", source)
         return (await command.run(*argv, check=False)).status == 0
 
-    ingress = User(layout.ingress_uid, layout.ingress_uid, (layout.ingress_gateway_gid,))
-    assert await may(ingress, layout.authz_sock)
-    assert not await may(ingress, layout.gateway_control_sock)
-    for uid in (layout.api_uid, layout.edge_uid, 12345):
-        stranger = User(uid, uid, (layout.edge_ingress_gid, layout.edge_api_gid))
-        assert not await may(stranger, layout.authz_sock)
-        assert not await may(stranger, layout.gateway_control_sock)
+    others = [User(uid, uid, (layout.edge_ingress_gid, layout.edge_api_gid)) for uid in (layout.api_uid, 12345)]
+    for path in (*partners, layout.gateway_control_sock):
+        for user in (*partners.values(), *others):
+            assert await may(user, path) == (partners.get(path) == user), (path, user)
 
 
 async def test_it_holds_no_privilege_and_its_memory_is_closed(gateway: tuple[Layout, Watched]) -> None:
