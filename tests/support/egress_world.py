@@ -135,6 +135,7 @@ class World:
     log: Path
     gateway: Watched
     proxy: Watched
+    redactor: Watched
     named: list[tuple[SandboxId, str, str]]
     generations: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
 
@@ -251,7 +252,7 @@ async def world() -> AsyncGenerator[World]:
         roots_file.write_text(trusted.pem)
         log = await stack.enter_async_context(_internet(beyond, layout.data_dir, trusted))
         gateway = await stack.enter_async_context(node_world.gateway(layout, **gateway_settings(roots_file)))
-        await stack.enter_async_context(node_world.redactor(layout))
+        redactor = await stack.enter_async_context(node_world.redactor(layout))
         proxy = await stack.enter_async_context(node_world.egress_proxy(layout, roots_file))
         client = GatewayClient(layout.gateway_control_sock)
         stack.push_async_callback(client.close)
@@ -264,5 +265,7 @@ async def world() -> AsyncGenerator[World]:
             for guest in (one, two):
                 entry = SlotEntry.model_validate({"address": guest.slot.address})
                 await link.admit(guest.sandbox, entry)
-            yield World(layout, one, two, beyond, link, client, root, ca_file, roots_file, log, gateway, proxy, named)
+            yield World(
+                layout, one, two, beyond, link, client, root, ca_file, roots_file, log, gateway, proxy, redactor, named
+            )
             running.cancel()

@@ -54,9 +54,10 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc] # 
         if guest is None:
             return
         fields = common.metadata.filter_metadata[_AUTHZ].fields
-        flight = guest.flights.get(int(fields["seq"].string_value)) if "seq" in fields else None
-        if flight is not None:
-            self._progress(guest, flight, entry)
+        if "seq" in fields:
+            flight = guest.flights.get(int(fields["seq"].string_value))
+            if flight is not None:
+                self._progress(guest, flight, entry)
         elif not common.intermediate_log_entry and entry.response.response_code_details != _JUDGED:
             self._refused(guest.sandbox, entry)
 

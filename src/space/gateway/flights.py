@@ -15,6 +15,8 @@ from space.model.policy import Request
 
 MAX_IN_FLIGHT = 512
 """Requests of one sandbox at once. The proxy has no such limit of its own (512 connections of 100 streams each)."""
+_MAX_UNTOLD = 4096
+"""Flights whose end the access log has not told; it is late, and may lose some."""
 _MAX_CONNECTIONS = 1024
 """Connections remembered. A slot lets 512 be open at once; older ones than this are closed already."""
 
@@ -43,38 +45,43 @@ class _Connection:
 
 
 class Flights:
-    """All of one guest."""
+    """All of one guest. Its length is how many requests are under way."""
 
     def __init__(self) -> None:
         self._connections: OrderedDict[int, _Connection] = OrderedDict()
-        self._flights: dict[int, Flight] = {}
+        self._told: OrderedDict[int, Flight] = OrderedDict()
+        self._under_way = 0
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return self._under_way
 
     def get(self, seq: int) -> Flight | None:
-        """Return a flight that has not ended."""
-        return self._flights.get(seq)
+        """Return a flight whose end was not told yet."""
+        return self._told.get(seq)
 
     def begin(self, flight: Flight, *, alone: bool) -> None:
         """Note that a request was let through. `alone`: its connection carries one at a time (HTTP/1), so that those
-        before it have ended, told or not.
+        before it have ended, although that may be told later or never.
         """
         connection = self._connections.setdefault(flight.port, _Connection())
         self._connections.move_to_end(flight.port)
         if alone:
-            for seq in list(connection.under_way):
-                self.end(seq)
+            self._under_way -= len(connection.under_way)
+            connection.under_way.clear()
         connection.under_way[flight.seq] = connection.last = flight
-        self._flights[flight.seq] = flight
+        self._under_way += 1
+        self._told[flight.seq] = flight
+        if len(self._told) > _MAX_UNTOLD:
+            self._told.popitem(last=False)
         if len(self._connections) > _MAX_CONNECTIONS:
             self._forget_oldest()
 
     def end(self, seq: int) -> None:
         """Note that it has ended; fine when it is not known."""
-        flight = self._flights.pop(seq, None)
-        if flight is not None and flight.port in self._connections:
-            self._connections[flight.port].under_way.pop(seq, None)
+        flight = self._told.pop(seq, None)
+        connection = None if flight is None else self._connections.get(flight.port)
+        if connection is not None and connection.under_way.pop(seq, None) is not None:
+            self._under_way -= 1
 
     def ports_where(self, refused: Callable[[Flight], bool]) -> list[int]:
         """Return the ports of connections that carry, or carried last, what is refused."""
@@ -90,13 +97,14 @@ class Flights:
     def forget(self, port: int) -> None:
         """Note that a connection is gone."""
         connection = self._connections.pop(port, None)
-        for seq in connection.under_way if connection else ():
-            self._flights.pop(seq, None)
+        if connection is not None:
+            self._under_way -= len(connection.under_way)
 
     def clear(self) -> None:
         """Note that all connections are gone, or that nothing is known of them any more."""
         self._connections.clear()
-        self._flights.clear()
+        self._told.clear()
+        self._under_way = 0
 
     def _forget_oldest(self) -> None:
         """Forget the connection that has been silent longest, of those that carry nothing if there are any."""

@@ -201,6 +201,8 @@ def _manager(chain: str) -> Node:
         upgrade_configs=[{"upgrade_type": "websocket"}],
         stream_idle_timeout=_IDLE,
         access_log=[_access_log()],
+        # what goes on is told meanwhile, so that a budget of bytes ends it
+        access_log_options={"access_log_flush_interval": "1s"},
     )
 
 
