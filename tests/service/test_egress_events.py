@@ -16,6 +16,7 @@ from tests.support.worker_socket import Told
 
 from space.control import egress_events as events
 from space.controllers import egress as controller
+from space.model import egress_alarms
 from space.model.errors import NotFound
 from space.model.ids import ProjectId, SandboxId, WorkerId
 from space.model.lifecycle import State
@@ -130,6 +131,25 @@ async def test_a_sandbox_keeps_its_newest(storing: Api, monkeypatch: pytest.Monk
     await event_rows.expire(storing.plane.db)
     assert await lines(storing, other) == [], "too old"
     assert len(await lines(storing, sandbox)) == 5
+
+
+async def test_too_much_of_something_is_an_alarm_and_a_figure(
+    storing: Api, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egress_alarms, "DENIED", 3)
+    sandbox = await sandbox_of(storing)
+    for seq in range(1, 6):
+        told.events.put_nowait(event(sandbox, seq, allowed=False))
+    found = await stored(storing, sandbox, 6)
+    assert [(line["type"], line["seq"]) for line in found[2:5]] == [("verdict", 3), ("alarm", -3), ("verdict", 4)]
+    assert found[3]["why"].startswith("denied_burst: 3 refusals in ")
+    told.events.put_nowait(None)
+    told.events.put_nowait(event(sandbox, 6))
+    await stored(storing, sandbox, 7)
+    assert told.streams[-1] == "/v1/egress?boot=b1&after=5"
+    text = (await storing.http.get("/metrics")).text
+    assert 'space_egress_events_total{type="denied"} 5.0' in text
+    assert 'space_egress_events_total{type="alarm"} 1.0' in text
 
 
 async def test_held_requests_are_listed_until_they_are_answered_or_over(storing: Api, told: Told) -> None:

@@ -53,6 +53,10 @@ TOKEN = {"authorization": "Bearer ${secrets.TOKEN}"}
         ({"allow": [{"host": "a.test", "websocket": 1}]}, "allow[0].websocket: must be true or false"),
         ({"allow": [{"host": "a.test", "limits": {"requests": 1}}]}, "allow[0].limits: limits: unknown key"),
         ({"allow": [{"host": "a.test", "limits": {"upload_bytes": 0}}]}, "allow[0].limits: upload_bytes"),
+        (
+            {"allow": [{"host": "a.test", "protocols": ["https", "tcp"], "ports": [1], "limits": {"upload_bytes": 1}}]},
+            "allow[0]: limits count requests or raw connections; make two rules.",
+        ),
         ({"deny": [{"host": "a.test", "websocket": True}]}, "deny[0]: websocket is for allow rules."),
         ({"deny": [{"host": "a.test", "cidr": "203.0.113.0/24"}]}, "deny[0]: a deny rule is about a host or a cidr"),
         ({"observe": "yes"}, "observe: must be true or false"),
@@ -202,3 +206,43 @@ def test_a_copy_without_credentials_allows_the_same() -> None:
     copied = without_credentials(document)
     assert copied == {"preset": "none", "allow": [{"host": "bound.test"}, {"host": "a.test", "paths": ["/a"]}]}
     assert secret_names(parse(copied)) == frozenset()
+
+
+OAUTH: dict[str, object] = {
+    "kind": "oauth", "token_url": "https://id.test/t", "client_id": "a", "client_secret": "${secrets.C}"
+}  # fmt: skip
+SIGV4: dict[str, object] = {"kind": "sigv4", "access_key_id": "a", "secret_access_key": "${secrets.P}", "service": "s3"}
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        (OAUTH | {"token_url": "http://id.test/t"}, "is no https URL"),
+        (OAUTH | {"token_url": "https://u@id.test/"}, "is no https URL"),
+        (OAUTH | {"token_url": "https://id.test/#x"}, "is no https URL"),
+        (OAUTH | {"token_url": "https://10.0.0.1/"}, "is no host name"),
+        (OAUTH | {"scope": "a\0"}, "has control characters"),
+        ({"kind": "oauth", "client_id": "a", "client_secret": "${secrets.C}"}, "needs 'token_url'"),
+        ({"kind": "oauth", "token_url": "https://id.test/", "client_id": "${secrets.C}"}, "needs a client_secret"),
+        (SIGV4, "needs 'region'"),
+        (SIGV4 | {"region": "EU"}, "needs 'region'"),
+        ({"kind": "basic", "username": "a:b", "password": "${secrets.P}"}, "a username has no ':'"),
+        ({"kind": "basic", "username": "a"}, "needs 'password'"),
+        ({"kind": "query", "parameter": "a&b", "value": "${secrets.P}"}, "needs 'parameter' of the form"),
+        ({"kind": "query", "parameter": "a", "value": "${secrets.P}" + "x" * 3000}, "has more than 2048 characters"),
+        ({"kind": "header", "value": "${secrets.P}"}, "is no header"),
+        ({"kind": "header", "header": "a", "value": "${secrets.P}", "more": 1}, "unknown key 'more'"),
+    ],
+)
+def test_malformed_credentials(secret: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidPolicy) as caught:
+        parse({"allow": [{"host": "a.test", "secrets": [secret]}]})
+    assert str(caught.value).startswith("allow[0].secrets[0]")
+    assert words in str(caught.value)
+
+
+def test_how_much_one_policy_may_hold() -> None:
+    rules = [{"host": f"h{i}.test", "paths": [f"/{j}" for j in range(100)]} for i in range(5)]
+    parse({"allow": rules})
+    with pytest.raises(InvalidPolicy, match="The policy has 600 path patterns"):
+        parse({"allow": [*rules, {"host": "x.test", "paths": [f"/{j}" for j in range(100)]}]})

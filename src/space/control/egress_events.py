@@ -63,7 +63,7 @@ async def held(plane: Plane, project: ProjectId, sandbox: SandboxId) -> list[Hel
     now = datetime.datetime.now(datetime.UTC)
     recent = await egress_events.since(plane.db, sandbox, now - datetime.timedelta(seconds=MAX_ASK_S))
     events = [EgressEvent.model_validate(record.event) for record in recent]
-    over = {(event.boot, event.of) for event in events if event.of is not None}
+    over = {(event.boot, event.of) for event in events if event.type == "verdict" and event.of is not None}
     waiting = [
         Held(event, event.time + datetime.timedelta(seconds=event.wait_s or 0))
         for event in events

@@ -15,7 +15,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Sequence
 
-from space.model.errors import InvalidArgument
+from space.model.errors import InvalidArgument, SpaceError
 
 MAX_PATH = 16 * 1024
 """Characters of a path that is compared with patterns; a longer one is ambiguous."""
@@ -30,8 +30,10 @@ _DOTS = frozenset({".", ".."})
 ANY = "**"
 
 
-class AmbiguousPath(InvalidArgument):
+class AmbiguousPath(SpaceError):
     """A path that servers read in different ways."""
+
+    code, status, title = "ambiguous_path", 422, "Ambiguous path"
 
 
 @functools.lru_cache(maxsize=256)

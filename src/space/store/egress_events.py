@@ -24,7 +24,7 @@ INSERT INTO egress_events (sandbox_id, boot, seq, at, event)
 SELECT told.sandbox, $1, told.seq, told.at, told.event
   FROM unnest($2::text[], $3::bigint[], $4::timestamptz[], $5::jsonb[]) AS told (sandbox, seq, at, event)
   JOIN sandboxes ON sandboxes.id = told.sandbox
- ORDER BY told.seq
+ ORDER BY abs(told.seq), told.seq DESC
 ON CONFLICT (boot, seq) DO NOTHING
 RETURNING sandbox_id"""
 _TELL = "SELECT pg_notify($1, sandbox) FROM unnest($2::text[]) AS told (sandbox)"
@@ -49,13 +49,14 @@ async def append(
     boot: str,
     events: Sequence[tuple[SandboxId, int, datetime.datetime, Document]],
 ) -> set[SandboxId]:
-    """Store events of one gateway process, (sandbox, seq, at, event) in order of seq; those that are known are skipped.
+    """Store events of one gateway process, (sandbox, seq, at, event); those that are known are skipped.
 
-    Listeners on Channel.EGRESS are told of the sandboxes that are returned.
+    A negative seq is of an event that was made here, from the one with that number. Listeners on Channel.EGRESS are
+    told of the sandboxes that are returned.
     """
     columns = [list(column) for column in zip(*events, strict=True)]
     rows = await tx.fetch(_APPEND, boot, *columns)
-    await tx.execute(_MOVE, worker, boot, events[-1][1])
+    await tx.execute(_MOVE, worker, boot, max(seq for _, seq, _, _ in events))
     touched = {SandboxId(row["sandbox_id"]) for row in rows}
     await tx.execute(_TELL, Channel.EGRESS, sorted(touched))
     return touched
