@@ -70,6 +70,8 @@ async def test_a_person_may_be_asked(world: World) -> None:
             assert not request.done()
             await world.client.answer_ask(world.one.sandbox, ask.seq, AskAnswer(allow=allow))
         assert request.result()["status"] == status
+        verdict = await world.events(type="verdict", sandbox=world.one.sandbox, path=path)
+        assert (verdict.allowed, verdict.of) == (allow, ask.seq)
         with pytest.raises(NotFound):
             await world.client.answer_ask(world.one.sandbox, ask.seq, AskAnswer(allow=True))
     await world.allow(world.one, {"ask": {"timeout_s": 1}})

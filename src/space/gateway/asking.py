@@ -21,11 +21,13 @@ class Asking:
         self._open: dict[tuple[SandboxId, int], asyncio.Future[bool]] = {}
         self._held: collections.Counter[SandboxId] = collections.Counter()
 
-    async def ask(self, guest: Guest, request: Request, wait_s: float) -> bool:
-        """Ask whether a request may go; False when nobody answers in time, or too many questions are open."""
-        if self._held[guest.sandbox] >= MAX_HELD:
-            return False
-        number = self._audit.note(
+    def full(self, sandbox: SandboxId) -> bool:
+        """Tell whether too many questions of a sandbox are open for another one."""
+        return self._held[sandbox] >= MAX_HELD
+
+    def open(self, guest: Guest, request: Request, wait_s: float) -> int:
+        """Put a question into the events; return its number, for `answer_to`."""
+        return self._audit.note(
             "ask",
             guest.sandbox,
             generation=guest.generation,
@@ -36,6 +38,9 @@ class Asking:
             path=request.path.partition("?")[0][:MAX_PATH],
             wait_s=wait_s,
         )
+
+    async def answer_to(self, guest: Guest, number: int, wait_s: float) -> bool:
+        """Wait for the answer to a question; False when nobody gives one in time."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._open[guest.sandbox, number] = answer
         self._held[guest.sandbox] += 1

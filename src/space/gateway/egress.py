@@ -70,31 +70,42 @@ class Egress:
             self._note(guest, asked, None, error, None)
             raise
         verdict = decide(guest.policy, request)
+        question: int | None = None
+        wait_s = guest.policy.ask_timeout_s
         try:
+            if verdict.ask and wait_s is not None and not self.asking.full(guest.sandbox):
+                question = self.asking.open(guest, request, wait_s)
+                verdict = await self._second_opinion(guest, request, verdict, question, wait_s)
             if not verdict.allowed:
-                verdict = await self._second_opinion(guest, request, verdict)
-            return await self._let(guest, asked, request, verdict, headers)
+                raise EgressDenied(f"{request.method} {_shown(request)} is not allowed: {verdict.why}.")
+            return await self._let(guest, asked, request, verdict, headers, question)
         except SpaceError as error:
-            self._note(guest, asked, request, error, verdict)
+            self._note(guest, asked, request, error, verdict, of=question)
             raise
 
-    async def _second_opinion(self, guest: Guest, request: Request, verdict: Verdict) -> Verdict:
-        """Return the verdict of a person where the policy says that one is asked; raises EgressDenied."""
-        wait_s = guest.policy.ask_timeout_s
-        if not verdict.ask or wait_s is None or not await self.asking.ask(guest, request, wait_s):
-            raise EgressDenied(f"{request.method} {_shown(request)} is not allowed: {verdict.why}.")
-        if decide(guest.policy, request).ask:
-            return dataclasses.replace(verdict, allowed=True, why="a person allowed it")
-        raise EgressDenied("The policy was changed while a person was asked.")
+    async def _second_opinion(
+        self, guest: Guest, request: Request, verdict: Verdict, question: int, wait_s: float
+    ) -> Verdict:
+        """Return the verdict that a person made of one; the policy of then still counts."""
+        if not await self.asking.answer_to(guest, question, wait_s):
+            return verdict
+        now = decide(guest.policy, request)
+        return dataclasses.replace(now, allowed=True, why="a person allowed it") if now.ask else now
 
     async def _let(
-        self, guest: Guest, asked: Asked, request: Request, verdict: Verdict, headers: Mapping[str, list[str]]
+        self,
+        guest: Guest,
+        asked: Asked,
+        request: Request,
+        verdict: Verdict,
+        headers: Mapping[str, list[str]],
+        question: int | None,
     ) -> Let:
         if len(guest.flights) >= MAX_IN_FLIGHT:
             raise TooManyRequests(f"This sandbox has {MAX_IN_FLIGHT} requests under way.")
         guest.budgets.admit(guest.policy, verdict.rule)
         verdict, address, injection = await self._prepared(guest, asked, request, verdict, headers)
-        seq = self._note(guest, asked, request, None, verdict, address)
+        seq = self._note(guest, asked, request, None, verdict, address, of=question)
         flight = Flight(seq, asked.source_port, request, address, verdict.rule, time.monotonic())
         guest.flights.begin(flight, alone=asked.alone)
         return Let(
@@ -138,10 +149,12 @@ class Egress:
         error: SpaceError | None,
         verdict: Verdict | None,
         address: IPv4Address | None = None,
+        of: int | None = None,
     ) -> int:
         return self._audit.note(
             "verdict",
             guest.sandbox,
+            of=of,
             generation=guest.generation,
             protocol={"tls": "https", "plain": "http"}.get(asked.chain, ""),
             name=request.host if request else guest.names.name_of(asked.destination) or "",

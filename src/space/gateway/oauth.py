@@ -41,7 +41,7 @@ class _Kept:
     token: str = dataclasses.field(default="", repr=False)
     refresh_token: str | None = dataclasses.field(default=None, repr=False)
     until_s: float = 0.0
-    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    renewal: asyncio.Future[None] | None = None
 
 
 class Tokens:
@@ -62,14 +62,22 @@ class Tokens:
         self._kept.move_to_end(key)
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
-        async with kept.lock:  # one request for all who wait; the lock is this token's alone
-            if kept.until_s <= time.monotonic():
-                if kept.refresh_token is not None:
-                    form = form | {"refresh_token": kept.refresh_token}
-                await self._renew(kept, binding.token_url, form, client, password)
-            return kept.token
+        while kept.until_s <= time.monotonic():
+            if kept.renewal is not None:
+                await asyncio.wait([kept.renewal])  # one question for all who wait; who asked first raises what it got
+                if kept.until_s <= time.monotonic():
+                    raise TokenRefused(f"{binding.token_url} gave no token to the request before this one.")
+                break
+            kept.renewal = asyncio.get_running_loop().create_future()
+            try:
+                rotated = {} if kept.refresh_token is None else {"refresh_token": kept.refresh_token}
+                return await self._renew(kept, binding.token_url, form | rotated, client, password)
+            finally:
+                kept.renewal.set_result(None)
+                kept.renewal = None
+        return kept.token
 
-    async def _renew(self, kept: _Kept, url: str, form: dict[str, str], client: str, password: str | None) -> None:
+    async def _renew(self, kept: _Kept, url: str, form: dict[str, str], client: str, password: str | None) -> str:
         answer = await self._post(url, form, client, password)
         token, life_s = answer.get("access_token"), answer.get("expires_in", _DEFAULT_LIFE_S)
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
@@ -81,6 +89,7 @@ class Tokens:
         refreshed = answer.get("refresh_token")
         if "refresh_token" in form and isinstance(refreshed, str):
             kept.refresh_token = refreshed  # a server that rotates it takes the former one no more
+        return token
 
     async def _post(self, url: str, form: dict[str, str], client: str, password: str | None) -> dict[str, object]:
         parts = urlsplit(url)

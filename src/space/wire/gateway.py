@@ -174,7 +174,7 @@ class EgressEvent(pydantic.BaseModel):
     """One line of what happened to a sandbox's traffic.
 
     - `verdict`: a request, connection (raw) or lookup (dns) was judged; `rule` is the deciding rule's index or None.
-      `observed`: let through only in order to learn.
+      `observed`: let through only in order to learn; `of`: the ask that it answers.
     - `traffic`: one that was allowed (`of` is the verdict's seq) ended.
     - `ask`: a request is held until somebody answers it (`of` is what to answer to) or `wait_s` is over.
     - `alarm`: a pattern worth a look; `why` says which.
