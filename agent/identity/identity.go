@@ -28,6 +28,7 @@ type Facts struct {
 	AccessToken string            `json:"access_token"`
 	TimeUnixNS  int64             `json:"time_unix_ns"`
 	Entropy     []byte            `json:"entropy"`
+	CAPEM       string            `json:"ca_pem"` // a root to trust besides the system's own; "" leaves that alone
 }
 
 // Identity is safe for concurrent use.
@@ -78,6 +79,7 @@ func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	}
 	token := sha256.Sum256([]byte(facts.AccessToken))
 	facts.Entropy = nil
+	facts.Env = id.machine.environment(&facts)
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.facts, id.token = &facts, token
@@ -111,7 +113,8 @@ func (id *Identity) SandboxID() string {
 	return id.facts.SandboxID
 }
 
-// Env is the sandbox's environment. It must not be changed.
+// Env is the sandbox's environment, below it what makes programs trust the
+// root that came with the facts. It must not be changed.
 func (id *Identity) Env() map[string]string {
 	id.mu.RLock()
 	defer id.mu.RUnlock()

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"space/agent/trust"
 )
 
 func facts(id string) Facts {
@@ -67,6 +69,25 @@ func TestACopyHasABootOfItsOwn(t *testing.T) {
 	}
 	if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\n$`).MatchString(copied) {
 		t.Errorf("%q", copied)
+	}
+}
+
+func TestTheRootIsTrusted(t *testing.T) {
+	etc := t.TempDir()
+	store := trust.System(etc)
+	id := New(Machine{Etc: etc, Trust: &store})
+	told := facts("a")
+	told.Env = map[string]string{"SSL_CERT_FILE": "/the/users/own", "X": "y"}
+	told.CAPEM = "no certificate"
+	if warnings, err := id.Apply(told); err != nil || len(warnings) != 1 {
+		t.Fatal(warnings, err)
+	}
+	if env := id.Env(); env["SSL_CERT_FILE"] != "/the/users/own" || env["X"] != "y" || env["GIT_SSL_CAINFO"] == "" {
+		t.Error(env)
+	}
+	told.CAPEM = ""
+	if warnings, err := id.Apply(told); err != nil || warnings != nil || id.Env()["GIT_SSL_CAINFO"] != "" {
+		t.Error(warnings, err, id.Env())
 	}
 }
 

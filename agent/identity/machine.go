@@ -11,14 +11,17 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"space/agent/trust"
 )
 
 // Machine says how far an identity may reach. In a guest it is the machine's
 // own; a server on a shared host leaves clock, entropy and names alone.
 type Machine struct {
-	Kernel bool   // set clock, entropy and host name
-	Etc    string // folder of hostname, hosts and machine-id; "" writes none
-	BootID string // file that tells boots apart, see boot.maskBootID; "" writes none
+	Kernel bool         // set clock, entropy and host name
+	Etc    string       // folder of hostname, hosts and machine-id; "" writes none
+	BootID string       // file that tells boots apart, see boot.maskBootID; "" writes none
+	Trust  *trust.Store // whom programs trust; nil leaves that alone
 }
 
 // tellKernel sets what the kernel knows, in the order of urgency: a program
@@ -74,6 +77,11 @@ func (m Machine) tellFiles(f *Facts) (warnings []string) {
 		return append(warnings, err.Error())
 	}
 	write("hosts", hostsFile(old, f.Hostname))
+	if m.Trust != nil && f.CAPEM != "" {
+		if err := m.Trust.Install([]byte(f.CAPEM)); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
 	return warnings
 }
 
@@ -90,6 +98,19 @@ func (m Machine) tellBootID() error {
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // a random UUID, RFC 9562
 	text := fmt.Sprintf("%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 	return overwrite(m.BootID, []byte(text), int64(len(text)))
+}
+
+// environment is the sandbox's with, below it, what makes programs trust the
+// root, if there is one.
+func (m Machine) environment(f *Facts) map[string]string {
+	if m.Trust == nil || f.CAPEM == "" {
+		return f.Env
+	}
+	env := m.Trust.Env()
+	for name, value := range f.Env {
+		env[name] = value
+	}
+	return env
 }
 
 // addEntropy credits seed to the kernel's generator and makes it key itself

@@ -51,6 +51,10 @@ class Layout:
     def api_uid(self) -> int:
         return self.uid_base + 5
 
+    @property
+    def redactor_uid(self) -> int:
+        return self.uid_base + 6
+
     # groups: who may connect to which socket, one group per pair
     @property
     def edge_api_gid(self) -> int:
@@ -66,6 +70,21 @@ class Layout:
     def ingress_gateway_gid(self) -> int:
         """May connect to `authz_sock`: ingress proxy."""
         return self.uid_base + 102
+
+    @property
+    def egress_gateway_gid(self) -> int:
+        """May connect to `egress_sock`: egress proxy."""
+        return self.uid_base + 104
+
+    @property
+    def egress_redactor_gid(self) -> int:
+        """May connect to `redactor_sock`: egress proxy."""
+        return self.uid_base + 105
+
+    @property
+    def redactor_gateway_gid(self) -> int:
+        """May connect to `needles_sock`: redactor."""
+        return self.uid_base + 106
 
     @property
     def api_worker_gid(self) -> int:
@@ -97,6 +116,20 @@ class Layout:
     @property
     def authz_sock(self) -> Path:
         return self.run_dir / "authz" / "authz.sock"
+
+    @property
+    def egress_sock(self) -> Path:
+        """Decisions, certificates and access log of the egress proxy."""
+        return self.run_dir / "egress" / "gateway.sock"
+
+    @property
+    def redactor_sock(self) -> Path:
+        return self.run_dir / "redactor" / "redactor.sock"
+
+    @property
+    def needles_sock(self) -> Path:
+        """Redactor to gateway: which secrets to take out."""
+        return self.run_dir / "needles" / "gateway.sock"
 
     @property
     def gateway_control_sock(self) -> Path:
@@ -147,6 +180,11 @@ class Layout:
     @property
     def api_key_file(self) -> Path:
         return self.data_dir / "api-key"
+
+    @property
+    def secret_key_file(self) -> Path:
+        """Master keys for what is sealed in the database, unless the operator names another file."""
+        return self.data_dir / "secret-key"
 
     # network namespaces
     @property

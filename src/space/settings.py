@@ -8,8 +8,9 @@ uid's), so secrets appear neither in argv nor in the environment.
 import difflib
 import json
 import os
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import pydantic
 from pydantic import SecretStr
@@ -19,6 +20,15 @@ from space.model.errors import InvalidArgument
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 DriverChoice = Literal["auto", "qemu-kvm", "qemu-tcg"]
+
+
+def _split(value: object) -> object:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[IPv4Address, ...], pydantic.BeforeValidator(_split)]
+"""In the environment separated by commas."""
+Networks = Annotated[tuple[IPv4Network, ...], pydantic.BeforeValidator(_split)]
 
 DEFAULT_PORT = 8080
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -44,6 +54,12 @@ class HostSettings(_Settings):
     database_url: SecretStr | None = None
     """`postgresql://...` of a server to use; None starts an embedded one in the data folder."""
 
+    secret_key_file: Path | None = None
+    """Master keys that secrets are encrypted with in the database, one on each line, the newest first.
+
+    None: `secret-key` in the data folder, made at the first start. Stored secrets are lost with it: keep a copy.
+    """
+
     disk_gib: int | None = pydantic.Field(default=None, ge=2)
     """Size of the disk area where the data folder is not btrfs; None takes what the memory area leaves of 60 % of what
     is free, 4 to 64 GiB."""
@@ -62,6 +78,21 @@ class HostSettings(_Settings):
 
     warm_pool: int = pydantic.Field(default=2, ge=0, le=64)
     """Clones kept ready for each template and size that was asked for within an hour; each takes its memory."""
+
+    uplink: str = pydantic.Field(default="host", min_length=1)
+    """Where what sandboxes may reach is: `host`, the host's own network; the name of a network namespace (`ip netns`),
+    such as one that a VPN ends in; or `none`: nothing leaves, whatever a policy says."""
+
+    resolvers: Addresses | None = None
+    """Name servers that the gateway asks, seen from the uplink; None takes those of the host's resolv.conf, or of
+    systemd-resolved behind it. A server on loopback cannot be asked from there."""
+
+    upstream_ca: Path | None = None
+    """PEM file of root certificates that servers outside are verified with besides the system's; read at the start."""
+
+    never_except: Networks = ()
+    """Ranges that are reachable although they are set apart for private or special use, for every sandbox whose policy
+    allows the name behind. For test worlds only: what is meant for one sandbox belongs in its policy."""
 
     log_level: LogLevel = "info"
 
@@ -100,6 +131,9 @@ class WorkerSettings(ProcessSettings):
     slot_pool: int
     warm_pool: int
     driver: DriverChoice
+    uplink: str
+    resolvers: Addresses
+    never_except: Networks
     code_dir: Path
     """The folder that holds `agent/`, from which the guest agent is built."""
 
@@ -107,11 +141,24 @@ class WorkerSettings(ProcessSettings):
 class GatewaySettings(ProcessSettings):
     """Of the gateway."""
 
+    resolvers: Addresses = ()
+    never_except: Networks = ()
+
+    roots: Path | None = None
+    """PEM bundle that servers' certificates are verified with; None is the system's."""
+
+
+class RedactorSettings(ProcessSettings):
+    """Of the redactor."""
+
 
 class ApiSettings(ProcessSettings):
     """Of the api."""
 
     database_url: SecretStr
+
+    secret_keys: tuple[SecretStr, ...]
+    """Master keys for what is sealed in the database, the newest first; 64 hex digits each."""
 
 
 _CLIENT_ONLY = {"url", "api_key"}

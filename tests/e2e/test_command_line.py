@@ -135,7 +135,7 @@ async def test_bulk_output_is_exact(space: Deployment, sandbox: str) -> None:
     assert hashlib.sha256(out).hexdigest() == err.decode().split()[0]
 
 
-@pytest.mark.parametrize("name", ["edge", "ingress", "worker"])
+@pytest.mark.parametrize("name", ["edge", "ingress", "egress", "worker"])
 async def test_a_process_that_dies_costs_no_output(space: Deployment, sandbox: str, name: str) -> None:
     script = "echo 1; while [ ! -e /tmp/go-$0 ]; do sleep 0.05; done; seq 2 1000"
     process = await _start(space, "sandbox", "exec", sandbox, "--", "sh", "-c", script, name)

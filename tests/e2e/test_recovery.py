@@ -103,7 +103,7 @@ async def test_guest_that_powers_off_shows_as_failed(space: Deployment) -> None:
     await space.delete(made)
 
 
-@pytest.mark.parametrize("name", ["gateway", "ingress", "api", "edge", "postgres"])
+@pytest.mark.parametrize("name", ["gateway", "redactor", "ingress", "egress", "api", "edge", "postgres"])
 async def test_server_process_killed(space: Deployment, sandbox: str, name: str) -> None:
     before = await _boot_id(space, sandbox)
     pid = space.daemon_pid(name)

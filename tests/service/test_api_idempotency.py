@@ -96,10 +96,9 @@ async def test_what_a_crash_left_is_healed_once_however_many_look(
     db, project = impatient.plane.db, impatient.project
     creating = [await insert_sandbox(db, project) for _ in range(5)]
     deleting = [await insert_sandbox(db, project, state=State.DELETING) for _ in range(5)]
-    twin = Api(
-        impatient.http, type(impatient.plane)(db, impatient.plane.notices, impatient.plane.workers), impatient.access,
-        project, impatient.key,
-    )  # fmt: skip
+    plane = impatient.plane
+    other = type(plane)(db, plane.notices, plane.workers, plane.vault)
+    twin = Api(impatient.http, other, impatient.access, project, impatient.key)
     async with looping(impatient, twin), asyncio.timeout(20):
         while (await impatient.http.get("/v1/sandboxes")).json()["sandboxes"]:
             await asyncio.sleep(0.05)

@@ -40,7 +40,13 @@ async def settings(server: postgres.Server) -> AsyncIterator[Path]:
 
 def api_settings(layout: Layout, url: SecretStr) -> ApiSettings:
     """Return what `space up` would write."""
-    return ApiSettings(data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base, database_url=url)
+    return ApiSettings(
+        data_dir=layout.data_dir,
+        instance=layout.instance,
+        uid_base=layout.uid_base,
+        database_url=url,
+        secret_keys=(SecretStr("00" * 32),),
+    )
 
 
 def api_argv(file: Path, *more: str) -> tuple[str, ...]:

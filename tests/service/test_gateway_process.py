@@ -17,7 +17,7 @@ from space.host.process import Watched
 from space.layout import Layout
 from space.model.errors import InvalidArgument, Unavailable
 from space.model.ids import SandboxId, new_id
-from space.wire.gateway import GatewayClient
+from space.wire.gateway import GatewayClient, SlotEntry
 from space.wire.problem import Problem
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: starts processes of other users")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: starts pro
 async def gateway() -> AsyncGenerator[tuple[Layout, Watched]]:
     """A running gateway that has been told nothing."""
     with node_world.instance() as layout:
-        async with node_world.gateway(layout) as process:
+        async with node_world.slots(layout, 0), node_world.gateway(layout) as process:
             yield layout, process
 
 
@@ -45,11 +45,11 @@ async def test_it_knows_the_slots_it_was_told(gateway: tuple[Layout, Watched]) -
     one, two = SandboxId(new_id()), SandboxId(new_id())
     client = GatewayClient(layout.gateway_control_sock)
     try:
-        await client.put_slot(one, "100.64.0.3")
+        await client.put_slot(one, SlotEntry.model_validate({"address": "100.64.0.3"}))
         answer = await _check(layout, one, "POST", "/commands")
         assert answer.dynamic_metadata.fields["dst"].string_value == "100.64.0.3:49983"
         assert not answer.ok_response.headers
-        await client.put_slots({two: "100.64.0.5"})
+        await client.put_slots({two: SlotEntry.model_validate({"address": "100.64.0.5"})})
         assert (await _check(layout, one, "POST", "/commands")).denied_response.status.code == 503
         assert (await _check(layout, two, "GET", "/health")).HasField("ok_response")
         await client.delete_slot(two)
@@ -74,31 +74,33 @@ async def test_the_control_api_refuses_what_is_no_id_or_address(gateway: tuple[L
     client = GatewayClient(layout.gateway_control_sock)
     try:
         with pytest.raises(InvalidArgument):
-            await client.put_slots({SandboxId("../x"): "100.64.0.3"})
+            await client.put_slots({SandboxId("../x"): SlotEntry.model_validate({"address": "100.64.0.3"})})
         with pytest.raises(ValueError, match="address"):
-            await client.put_slot(SandboxId(new_id()), "localhost")
+            SlotEntry.model_validate({"address": "localhost"})
     finally:
         await client.close()
 
 
 async def test_each_socket_is_for_its_one_partner(gateway: tuple[Layout, Watched]) -> None:
+    """EGRESS C3: any local uid that could ask would get credentials and keys of certificates."""
     layout, _ = gateway
-    authz, control = layout.authz_sock.stat(), layout.gateway_control_sock.stat()
-    assert (stat.S_IMODE(authz.st_mode), authz.st_gid) == (0o660, layout.ingress_gateway_gid)
-    assert stat.S_IMODE(control.st_mode) == 0o600
+    ingress = User(layout.ingress_uid, layout.ingress_uid, (layout.ingress_gateway_gid,))
+    egress = User(layout.egress_uid, layout.egress_uid, (layout.egress_gateway_gid, layout.egress_redactor_gid))
+    redactor = User(layout.redactor_uid, layout.redactor_uid, (layout.redactor_gateway_gid,))
+    partners = {layout.authz_sock: ingress, layout.egress_sock: egress, layout.needles_sock: redactor}
+    for path, partner in partners.items():
+        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, partner.groups[0])
+    assert stat.S_IMODE(layout.gateway_control_sock.stat().st_mode) == 0o600
 
     async def may(user: User, path: os.PathLike[str]) -> bool:
         source = f"import socket; socket.socket(socket.AF_UNIX).connect({str(path)!r})"
         argv = (*daemon.drop_privileges(user), "/usr/bin/python3", "-c", source)
         return (await command.run(*argv, check=False)).status == 0
 
-    ingress = User(layout.ingress_uid, layout.ingress_uid, (layout.ingress_gateway_gid,))
-    assert await may(ingress, layout.authz_sock)
-    assert not await may(ingress, layout.gateway_control_sock)
-    for uid in (layout.api_uid, layout.edge_uid, 12345):
-        stranger = User(uid, uid, (layout.edge_ingress_gid, layout.edge_api_gid))
-        assert not await may(stranger, layout.authz_sock)
-        assert not await may(stranger, layout.gateway_control_sock)
+    others = [User(uid, uid, (layout.edge_ingress_gid, layout.edge_api_gid)) for uid in (layout.api_uid, 12345)]
+    for path in (*partners, layout.gateway_control_sock):
+        for user in (*partners.values(), *others):
+            assert await may(user, path) == (partners.get(path) == user), (path, user)
 
 
 async def test_it_holds_no_privilege_and_its_memory_is_closed(gateway: tuple[Layout, Watched]) -> None:

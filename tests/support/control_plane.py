@@ -11,6 +11,7 @@ from space.api.access import Access
 from space.api.app import create_app
 from space.control import keys
 from space.control.plane import Plane
+from space.control.vault import Vault
 from space.control.workers import WorkerLink, Workers
 from space.model.ids import ProjectId
 from space.store import projects
@@ -38,7 +39,7 @@ class Api:
 async def api_over(db: Database, worker_sock: Path) -> AsyncIterator[Api]:
     """Put an api together the way the process does, without its loops."""
     client = WorkerClient(worker_sock)
-    plane = Plane(db, Notices(db), Workers([WorkerLink(client)]))
+    plane = Plane(db, Notices(db), Workers([WorkerLink(client)]), Vault([bytes(32)]))
     access = Access(plane)
     project = await projects.ensure(db, keys.DEFAULT_PROJECT)
     _, key = await keys.create(db, project, "test")

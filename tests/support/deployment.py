@@ -22,8 +22,8 @@ import httpx2
 SPACE = Path(sys.prefix) / "bin" / "space"
 DATA = Path("/var/lib/space-test/e2e")
 Json = dict[str, Any]
-_SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2"}
-"""Small areas: 4 and 5 GiB of disk. Memory is for seven sandboxes and spares of the usual size."""
+_SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
+"""Small areas: 4 and 5 GiB of disk. Memory is for seven sandboxes and spares of the usual size. Nothing leaves."""
 
 _INHERITED = ("PATH", "PYTHONPATH")
 

@@ -15,7 +15,8 @@ import string
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import httpx2
@@ -26,12 +27,12 @@ from space.host.daemon import User
 from space.host.process import Watched
 from space.layout import RUN_ROOT, UID_RANGE_FIRST, UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId, new_id
-from space.net import gateway_ns, nft, slot
+from space.net import gateway_ns, nft, slot, uplink
 from space.net.slot import Slot
-from space.proxy import edge, envoy, ingress
-from space.settings import GatewaySettings, dump_process_settings
+from space.proxy import edge, egress, envoy, ingress
+from space.settings import GatewaySettings, RedactorSettings, dump_process_settings
 from space.wire import serving
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, GatewayClient
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, EGRESS_HTTP_PORT, GatewayClient, SlotEntry
 
 DEADLINE_S = 10
 GUEST_SERVER = Path(__file__).parent / "guest_server.py"
@@ -58,6 +59,11 @@ def instance() -> Generator[Layout]:
         files.make_dir(layout.run_dir, mode=0o711)
         files.make_dir(layout.api_sock.parent, mode=0o2710, uid=layout.api_uid, gid=layout.edge_api_gid)
         files.make_dir(layout.authz_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.ingress_gateway_gid)
+        files.make_dir(layout.egress_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.egress_gateway_gid)
+        files.make_dir(layout.needles_sock.parent, mode=0o2710, uid=layout.gateway_uid, gid=layout.redactor_gateway_gid)
+        files.make_dir(
+            layout.redactor_sock.parent, mode=0o2710, uid=layout.redactor_uid, gid=layout.egress_redactor_gid
+        )
         files.make_dir(layout.ingress_sock.parent, mode=0o2710, uid=layout.ingress_uid, gid=layout.edge_ingress_gid)
         files.make_dir(layout.gateway_control_sock.parent, mode=0o700, uid=layout.gateway_uid, gid=layout.gateway_uid)
         try:
@@ -162,15 +168,40 @@ def connects(path: Path) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def gateway(layout: Layout) -> AsyncGenerator[Watched]:
-    """The gateway process under its own uid."""
-    settings = GatewaySettings(data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base)
+async def gateway(layout: Layout, **settings: object) -> AsyncGenerator[Watched]:
+    """The gateway process under its own uid, in the gateway namespace, which must be there."""
+    ours = {"data_dir": layout.data_dir, "instance": layout.instance, "uid_base": layout.uid_base}
+    wish = GatewaySettings.model_validate(ours | settings)
     file = layout.data_dir / "gateway.json"
-    files.write_atomic(file, dump_process_settings(settings), owner=layout.gateway_uid)
-    argv = (sys.executable, "-m", "space.gateway", "--settings", str(file))
-    process = daemon.spawn(argv, log=layout.data_dir / "gateway.log", user=User(layout.gateway_uid, layout.gateway_uid))
+    files.write_atomic(file, dump_process_settings(wish), owner=layout.gateway_uid)
+    process = daemon.spawn(
+        (sys.executable, "-m", "space.gateway", "--settings", str(file)),
+        log=layout.data_dir / "gateway.log",
+        user=User(layout.gateway_uid, layout.gateway_uid),
+        netns=netns.path(layout.gateway_netns),
+    )
+    sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
     try:
-        await eventually(lambda: connects(layout.authz_sock) and connects(layout.gateway_control_sock))
+        await eventually(lambda: all(connects(path) for path in sockets))
+        yield process
+    finally:
+        await process.stop(3)
+
+
+@contextlib.asynccontextmanager
+async def redactor(layout: Layout) -> AsyncGenerator[Watched]:
+    """The redactor under its own uid; it needs a gateway when it has something to do."""
+    uid = layout.redactor_uid
+    wish = RedactorSettings(data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base)
+    file = layout.data_dir / "redactor.json"
+    files.write_atomic(file, dump_process_settings(wish), owner=uid)
+    argv = (sys.executable, "-m", "space.redactor", "--settings", str(file))
+    user = User(uid, uid, (layout.redactor_gateway_gid,))
+    process = daemon.spawn(
+        argv, log=layout.data_dir / "redactor.log", user=user, netns=netns.path(layout.gateway_netns)
+    )
+    try:
+        await eventually(lambda: connects(layout.redactor_sock))
         yield process
     finally:
         await process.stop(3)
@@ -195,6 +226,16 @@ async def ingress_proxy(layout: Layout) -> AsyncGenerator[Watched]:
     namespace = netns.path(layout.gateway_netns)
     async with proxy(layout, "ingress", ingress.config(layout), ingress.user(layout), namespace) as process:
         await eventually(lambda: connects(layout.ingress_sock))
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def egress_proxy(layout: Layout, roots: Path) -> AsyncGenerator[Watched]:
+    """The egress proxy in the gateway namespace; `roots` verifies the servers outside."""
+    namespace = netns.path(layout.gateway_netns)
+    config = egress.config(layout, roots)
+    async with proxy(layout, "egress", config, egress.user(layout), namespace) as process:
+        await eventually(lambda: netns.tcp_listens(namespace, EGRESS_HTTP_PORT))
         yield process
 
 
@@ -238,9 +279,15 @@ async def api(layout: Layout, application: FastAPI) -> AsyncGenerator[None]:
 
 
 @contextlib.asynccontextmanager
-async def slots(layout: Layout, count: int) -> AsyncGenerator[list[Slot]]:
-    """The gateway namespace and some slots."""
-    await gateway_ns.ensure(layout)
+async def slots(
+    layout: Layout,
+    count: int,
+    way_out: str = uplink.NONE,
+    resolvers: Sequence[IPv4Address] = (),
+    exceptions: Sequence[IPv4Network] = (),
+) -> AsyncGenerator[list[Slot]]:
+    """The gateway namespace and some slots; without an uplink, unless one is named."""
+    await gateway_ns.ensure(layout, way_out, resolvers, exceptions)
     try:
         yield [await slot.make(layout, number) for number in range(1, count + 1)]
     finally:
@@ -259,6 +306,7 @@ async def admit(layout: Layout, addresses: Mapping[SandboxId, str]) -> None:
     """Tell the gateway all slots, as the worker does."""
     client = GatewayClient(layout.gateway_control_sock)
     try:
-        await client.put_slots(addresses)
+        entries = {name: SlotEntry.model_validate({"address": address}) for name, address in addresses.items()}
+        await client.put_slots(entries)
     finally:
         await client.close()

@@ -8,10 +8,15 @@ import pytest
 import yaml
 
 from space.layout import Layout
-from space.proxy import edge, envoy, ingress
+from space.proxy import edge, egress, envoy, ingress
 
 LAYOUT = Layout(Path("/srv/space"), "ab12", 0x7000_0000)
-CONFIGS = {"edge": edge.config(LAYOUT, "127.0.0.1", 8080), "ingress": ingress.config(LAYOUT)}
+ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
+CONFIGS = {
+    "edge": edge.config(LAYOUT, "127.0.0.1", 8080),
+    "ingress": ingress.config(LAYOUT),
+    "egress": egress.config(LAYOUT, ROOTS),
+}
 
 
 def _nodes(value: object) -> Iterator[dict[str, object]]:
@@ -25,8 +30,10 @@ def _nodes(value: object) -> Iterator[dict[str, object]]:
 
 
 def _one(config: str, key: str) -> object:
-    (found,) = [node[key] for node in _nodes(yaml.safe_load(config)) if key in node]
-    return found
+    """Return what every place that has this key says; there must be such a place, and they must agree."""
+    found = [node[key] for node in _nodes(yaml.safe_load(config)) if key in node]
+    assert all(value == found[0] for value in found)
+    return found[0]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -49,13 +56,66 @@ def test_it_refuses_when_unsure_and_has_no_admin(name: str) -> None:
     assert "cluster_header" not in config
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["edge", "ingress"])
 def test_no_stream_has_a_time_limit(name: str) -> None:
     nodes = list(_nodes(yaml.safe_load(CONFIGS[name])))
     routes = [node["route"] for node in nodes if "route" in node]
     assert routes
     assert all(isinstance(r, dict) and r["timeout"] == r["idle_timeout"] == "0s" for r in routes)
     assert _one(CONFIGS[name], "stream_idle_timeout") == "0s"
+
+
+def test_egress_dials_only_what_the_decision_says() -> None:
+    """EGRESS C2: no header and no address of the guest's choice is ever dialled; every way out asks for `dial`."""
+    document = yaml.safe_load(CONFIGS["egress"])
+    clusters = {cluster["name"]: cluster for cluster in document["static_resources"]["clusters"]}
+    for name in ("up_tls", "up_plain"):
+        assert clusters[name]["original_dst_lb_config"] == {
+            "metadata_key": {"key": "envoy.filters.http.ext_authz", "path": [{"key": "dial"}]}
+        }
+        assert clusters[name]["connection_pool_per_downstream_connection"] is True  # M2: no two sandboxes share one
+    routes = [node for node in _nodes(document) if "match" in node and "route" in node]
+    assert len(routes) == 6
+    for route in routes:
+        (condition,) = route["match"]["dynamic_metadata"]  # type: ignore[index] # plain data
+        assert condition["path"] == [{"key": "dial"}]
+
+
+def test_egress_parts_its_calls_of_the_gateway() -> None:
+    """EGRESS C1c: a flood of certificate requests must not use up the decisions' requests."""
+    text = CONFIGS["egress"]
+    used = {node["cluster_name"] for node in _nodes(yaml.safe_load(text)) if len(node) == 1 and "cluster_name" in node}
+    assert used == {"authz", "certificates", "log", "redactor"}
+
+
+def test_egress_says_which_chain_a_request_came_by() -> None:
+    """EGRESS H4: nothing in a request tells TLS from plain HTTP, so the configuration does."""
+    document = yaml.safe_load(CONFIGS["egress"])
+    (listener,) = document["static_resources"]["listeners"]
+    seen = {}
+    for chain in listener["filter_chains"]:
+        (found,) = [node["chain"] for node in _nodes(chain) if "chain" in node]
+        seen[chain["filter_chain_match"]["transport_protocol"]] = found
+    assert seen == {"tls": "tls", "raw_buffer": "plain"}
+
+
+def test_egress_takes_no_identity_from_a_header() -> None:
+    """EGRESS H2: the address in decisions, limits and logs is the connection's."""
+    text = CONFIGS["egress"]
+    assert _one(text, "use_remote_address") is True
+    assert _one(text, "skip_xff_append") is True
+    assert _one(text, "generate_request_id") is False
+    (strip,) = {str(node["mutations"]) for node in _nodes(yaml.safe_load(text)) if "mutations" in node}
+    for name in ("x-forwarded-", "x-envoy-", "x-space-", "x-original-url", "x-http-method-override"):
+        assert name in strip
+
+
+def test_egress_never_logs_headers() -> None:
+    """EGRESS H5: what is added to a request must not be in a log."""
+    text = CONFIGS["egress"]
+    assert "%REQ" not in text
+    assert "additional_request_headers_to_log" not in text
+    assert "/tap" not in text
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -69,6 +129,8 @@ def test_every_upstream_has_limits_above_the_listeners(name: str) -> None:
 def test_sockets_are_for_pairs() -> None:
     assert edge.user(LAYOUT).groups == (LAYOUT.edge_api_gid, LAYOUT.edge_ingress_gid)
     assert ingress.user(LAYOUT).groups == (LAYOUT.ingress_gateway_gid,)
+    assert egress.user(LAYOUT).groups == (LAYOUT.egress_gateway_gid, LAYOUT.egress_redactor_gid)
+    assert len({edge.user(LAYOUT).uid, ingress.user(LAYOUT).uid, egress.user(LAYOUT).uid}) == 3
     assert yaml.safe_load(CONFIGS["ingress"])["static_resources"]["listeners"][0]["address"]["pipe"]["mode"] == 0o660
 
 

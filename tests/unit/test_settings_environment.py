@@ -47,9 +47,16 @@ def test_a_wrong_value_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, n
 
 def test_secrets_are_in_the_file_and_not_in_the_text_of_settings(tmp_path: Path) -> None:
     settings = ApiSettings.model_validate(
-        {"data_dir": "/d", "instance": "ab12", "uid_base": 0x7000_0000, "database_url": "postgresql://u:secret@/d"}
+        {
+            "data_dir": "/d",
+            "instance": "ab12",
+            "uid_base": 0x7000_0000,
+            "database_url": "postgresql://u:password@/d",
+            "secret_keys": ["ab" * 32],
+        }
     )
-    assert "secret" not in repr(settings)
+    assert "password" not in repr(settings)
+    assert "abab" not in repr(settings)
     path = tmp_path / "api.json"
     path.write_text(dump_process_settings(settings))
     assert read_process_settings(ApiSettings, path) == settings
@@ -57,7 +64,7 @@ def test_secrets_are_in_the_file_and_not_in_the_text_of_settings(tmp_path: Path)
 
 def test_a_process_refuses_a_file_with_something_unknown(tmp_path: Path) -> None:
     path = tmp_path / "api.json"
-    values = {"data_dir": "/d", "instance": "ab12", "uid_base": 1, "database_url": "x", "extra": 1}
+    values = {"data_dir": "/d", "instance": "ab12", "uid_base": 1, "database_url": "x", "secret_keys": [], "extra": 1}
     path.write_text(json.dumps(values))
     with pytest.raises(InvalidArgument, match="EXTRA"):
         read_process_settings(ApiSettings, path)

@@ -19,6 +19,7 @@ import (
 	"space/agent/identity"
 	"space/agent/quiesce"
 	"space/agent/reaper"
+	"space/agent/trust"
 )
 
 // version is set by the linker.
@@ -46,9 +47,10 @@ func main() {
 		// process 1 holds is missing in the sandbox.
 		debug.SetMemoryLimit(command.Budget() + 32<<20)
 		group, root := freezers()
+		trusted := trust.System("")
 		err := run(settings{
 			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
-			machine: identity.Machine{Kernel: true, Etc: "/etc", BootID: boot.BootID}, group: group, root: root,
+			machine: identity.Machine{Kernel: true, Etc: "/etc", BootID: boot.BootID, Trust: &trusted}, group: group, root: root,
 			shutdown: boot.Shutdown,
 		}, func() { boot.Log("%s is ready", version) })
 		boot.Fatal(err)
@@ -76,7 +78,8 @@ func fromFlags() settings {
 			fmt.Fprintln(os.Stderr, "agent:", *root, err)
 			os.Exit(1)
 		}
-		s.machine.Etc = "/etc"
+		trusted := trust.System("")
+		s.machine.Etc, s.machine.Trust = "/etc", &trusted
 	}
 	return s
 }

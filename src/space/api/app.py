@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from space import __version__
-from space.api import agent_routes, health, keys, lifecycle, sandboxes, templates
+from space.api import agent_routes, egress, health, keys, lifecycle, sandboxes, secrets, templates
 from space.api.access import Access
 from space.api.front import OPEN, Front
 from space.api.metrics import Metrics
@@ -25,6 +25,8 @@ def create_app(plane: Plane, access: Access) -> ASGIApp:
     lifecycle.add_routes(app, plane)
     templates.add_routes(app, plane)
     keys.add_routes(app, plane)
+    egress.add_routes(app, plane)
+    secrets.add_routes(app, plane)
     health.add_routes(app, plane, metrics)
     agent_routes.add_refusals(app)
     document = _document(app)

@@ -11,6 +11,7 @@ from space.api.access import Access
 from space.api.app import create_app
 from space.control import keys
 from space.control.plane import Plane
+from space.control.vault import Vault, read_keys
 from space.control.workers import WorkerLink, Workers
 from space.controllers import loops
 from space.host.tasks import first
@@ -61,7 +62,8 @@ async def _serve(settings: ApiSettings) -> None:
         await migrate(db)
         client = WorkerClient(layout.worker_sock)
         stack.push_async_callback(client.close)
-        plane = Plane(db, Notices(db), Workers([WorkerLink(client)]))
+        vault = Vault([key for one in settings.secret_keys for key in read_keys(one.get_secret_value())])
+        plane = Plane(db, Notices(db), Workers([WorkerLink(client)]), vault)
         await plane.clock.compare(db)
         access = Access(plane)
         stack.enter_context(access.following())

@@ -6,6 +6,7 @@ from typing import Literal
 import pydantic
 from pydantic.config import JsonDict
 
+from space.api.policy_schema import POLICY
 from space.control.clock import Clock
 from space.control.forks import Child
 from space.control.keys import LABEL, MAX_LABEL
@@ -75,6 +76,12 @@ class CreateSandbox(_Request):
     timeout_s: int | None = pydantic.Field(default=None, ge=1, le=MAX_TIMEOUT_S, description=_TIMEOUT)
     on_timeout: OnTimeout = pydantic.Field(default=OnTimeout.DELETE, description=_ON_TIMEOUT)
     auto_resume: pydantic.StrictBool = pydantic.Field(default=True, description=_AUTO_RESUME)
+    policy: dict[str, object] | None = pydantic.Field(
+        default=None,
+        min_length=1,
+        description="What may leave it (docs/howto/egress.md); left out: nothing.",
+        json_schema_extra={"anyOf": [POLICY, {"type": "null"}]},
+    )
 
     def deadlines(self) -> Deadlines:
         """Return its deadlines."""

@@ -52,7 +52,9 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         With a header `Idempotency-Key` a repeated request gives the same sandbox instead of another one.
         """
         body = await read_json(request, CreateSandbox)
-        wish = sandboxes.Wish(body.template, body.vcpus, body.memory_mib, body.env, body.labels, body.deadlines())
+        wish = sandboxes.Wish(
+            body.template, body.vcpus, body.memory_mib, body.env, body.labels, body.deadlines(), body.policy
+        )
         key = _idempotency_key(request, body)
         if wait in ("1", "true"):
             return created(plane, await sandboxes.create(plane, project_of(request), wish, key))

@@ -6,20 +6,22 @@ import signal
 import sys
 from asyncio import open_unix_connection
 from collections.abc import Awaitable, Callable
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import httpx2
 from pydantic import SecretStr
 
-from space.cli import code, folders
+from space.cli import code, folders, roots
 from space.cli.supervisor import DaemonSpec
 from space.disk import area
-from space.host import netns
+from space.host import netns, resolv
 from space.host.daemon import User
 from space.layout import Layout
-from space.proxy import edge, envoy, ingress
-from space.settings import ApiSettings, GatewaySettings, HostSettings, WorkerSettings
+from space.proxy import edge, egress, envoy, ingress
+from space.settings import ApiSettings, GatewaySettings, HostSettings, RedactorSettings, WorkerSettings
 from space.store import db, embedded
+from space.wire.gateway import EGRESS_HTTP_PORT
 from space.wire.worker import WorkerClient
 
 _WORKER_START_S = 900
@@ -45,8 +47,18 @@ def worker_settings(layout: Layout, settings: HostSettings) -> WorkerSettings:
         slot_pool=settings.slot_pool,
         warm_pool=settings.warm_pool,
         driver=settings.driver,
+        uplink=settings.uplink,
+        resolvers=resolvers(settings),
+        never_except=settings.never_except,
         code_dir=code.code_dir(layout),
     )
+
+
+def resolvers(settings: HostSettings) -> tuple[IPv4Address, ...]:
+    """Return the name servers that the gateway asks: those that were set, or those of where its uplink leads."""
+    if settings.resolvers is not None:
+        return settings.resolvers
+    return resolv.name_servers(None if settings.uplink == "host" else settings.uplink)
 
 
 def python(module: str, *arguments: str) -> tuple[str, ...]:
@@ -83,17 +95,25 @@ def worker(layout: Layout, settings: HostSettings) -> DaemonSpec:
 
 
 def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
-    """Return the gateway."""
+    """Return the gateway, inside the gateway namespace that the worker has made."""
     uid = layout.gateway_uid
     wish = GatewaySettings(
-        data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base, log_level=settings.log_level
+        data_dir=layout.data_dir,
+        instance=layout.instance,
+        uid_base=layout.uid_base,
+        log_level=settings.log_level,
+        resolvers=resolvers(settings),
+        never_except=settings.never_except,
+        roots=roots.write_bundle(layout, settings.upstream_ca),
     )
     file = folders.write_settings(layout, "gateway", wish, uid)
-    user = User(uid, uid, (layout.ingress_gateway_gid,))
-    return _python(layout, "gateway", file, user, lambda: _accept(layout.authz_sock, layout.gateway_control_sock))
+    user = User(uid, uid, (layout.ingress_gateway_gid, layout.egress_gateway_gid))
+    sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
+    spec = _python(layout, "gateway", file, user, lambda: _accept(*sockets))
+    return dataclasses.replace(spec, netns=netns.path(layout.gateway_netns))
 
 
-def api(layout: Layout, settings: HostSettings, database: SecretStr) -> DaemonSpec:
+def api(layout: Layout, settings: HostSettings, database: SecretStr, secret_keys: tuple[SecretStr, ...]) -> DaemonSpec:
     """Return the api."""
     wish = ApiSettings(
         data_dir=layout.data_dir,
@@ -101,6 +121,7 @@ def api(layout: Layout, settings: HostSettings, database: SecretStr) -> DaemonSp
         uid_base=layout.uid_base,
         log_level=settings.log_level,
         database_url=database,
+        secret_keys=secret_keys,
     )
     file = folders.write_settings(layout, "api", wish, layout.api_uid)
     return _python(layout, "api", file, api_user(layout), lambda: _accept(layout.api_sock))
@@ -116,6 +137,30 @@ def ingress_proxy(layout: Layout) -> DaemonSpec:
     file = folders.write_config(layout, "ingress.yaml", ingress.config(layout), layout.ingress_uid)
     place = netns.path(layout.gateway_netns)
     return _envoy(layout, "ingress", file, ingress.user(layout), lambda: _accept(layout.ingress_sock), place)
+
+
+def redactor(layout: Layout, settings: HostSettings) -> DaemonSpec:
+    """Return the redactor, in the gateway namespace, where packet rules let its uid reach nothing."""
+    uid = layout.redactor_uid
+    wish = RedactorSettings(
+        data_dir=layout.data_dir, instance=layout.instance, uid_base=layout.uid_base, log_level=settings.log_level
+    )
+    file = folders.write_settings(layout, "redactor", wish, uid)
+    user = User(uid, uid, (layout.egress_redactor_gid, layout.redactor_gateway_gid))
+    spec = _python(layout, "redactor", file, user, lambda: _accept(layout.redactor_sock))
+    return dataclasses.replace(spec, netns=netns.path(layout.gateway_netns))
+
+
+def egress_proxy(layout: Layout, settings: HostSettings) -> DaemonSpec:
+    """Return the egress proxy, inside the gateway namespace that the worker has made."""
+    config = egress.config(layout, roots.write_bundle(layout, settings.upstream_ca))
+    file = folders.write_config(layout, "egress.yaml", config, layout.egress_uid)
+    place = netns.path(layout.gateway_netns)
+
+    async def ready() -> bool:
+        return netns.tcp_listens(place, EGRESS_HTTP_PORT)
+
+    return _envoy(layout, "egress", file, egress.user(layout), ready, place)
 
 
 def edge_proxy(layout: Layout, host: str, port: int) -> DaemonSpec:

@@ -53,6 +53,9 @@ def make_folders(layout: Layout) -> None:
     sockets = (
         (layout.api_sock, layout.api_uid, layout.edge_api_gid),
         (layout.authz_sock, layout.gateway_uid, layout.ingress_gateway_gid),
+        (layout.egress_sock, layout.gateway_uid, layout.egress_gateway_gid),
+        (layout.redactor_sock, layout.redactor_uid, layout.egress_redactor_gid),
+        (layout.needles_sock, layout.gateway_uid, layout.redactor_gateway_gid),
         (layout.ingress_sock, layout.ingress_uid, layout.edge_ingress_gid),
         (layout.worker_sock, 0, layout.api_worker_gid),
     )

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from space.cli import doctor, down, failure, key, lifecycle, output, run, sandbox, template, up
+from space.cli import doctor, down, egress, failure, key, lifecycle, output, policy, run, sandbox, secret, template, up
 from space.model.errors import SpaceError
 
 BROKEN_PIPE = 141
@@ -31,6 +31,9 @@ app.command("run")(run.run)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(lifecycle.snapshots, name="snapshot")
+app.add_typer(policy.app, name="policy")
+app.add_typer(secret.app, name="secret")
+app.add_typer(egress.app, name="egress")
 app.add_typer(key.app, name="key")
 
 

@@ -13,6 +13,7 @@ from space.cli import failure, output, terminal
 from space.cli.client import Api, Json, connect
 from space.cli.commands import Command
 from space.cli.deadlines import Lifetime, deadlines
+from space.cli.policy_file import PolicyFile, Preset, chosen
 from space.model.errors import InvalidArgument, Unavailable
 from space.model.ids import new_id
 from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
@@ -41,6 +42,8 @@ def run(
     timeout: Timeout = None,
     user: User = None,
     cwd: Cwd = None,
+    policy: PolicyFile = None,
+    preset: Preset = None,
 ) -> None:
     """Run one command in a fresh sandbox, which is deleted afterwards.
 
@@ -50,7 +53,12 @@ def run(
     such program, 126 where it cannot be started, 125 for every other error of ours.
     """
     with failure.beside_a_command():
-        wish = deadlines(lifetime, None, None, None) | {"template": template, "vcpus": vcpus, "memory_mib": memory}
+        wish = deadlines(lifetime, None, None, None) | {
+            "template": template,
+            "vcpus": vcpus,
+            "memory_mib": memory,
+            "policy": chosen(policy, preset),
+        }
         body = command_body(command, env, timeout, user, cwd)
         raise typer.Exit(asyncio.run(_run(client_settings(), given(wish), body)))
 

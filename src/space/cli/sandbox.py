@@ -12,6 +12,7 @@ from space.cli.client import Json, connect
 from space.cli.copy import RemoteFiles, parse_remote
 from space.cli.deadlines import AtEnd, AutoResume, Idle, Lifetime, deadlines
 from space.cli.output import Format
+from space.cli.policy_file import PolicyFile, Preset, chosen
 from space.cli.run import Cwd, Env, Memory, Timeout, User, Vcpus, command_body, create, execute, given, parse_env
 from space.model.errors import InvalidArgument, NotFound
 from space.model.ids import is_id
@@ -51,6 +52,8 @@ def create_(
     idle_timeout: Idle = None,
     on_timeout: AtEnd = None,
     auto_resume: AutoResume = None,
+    policy: PolicyFile = None,
+    preset: Preset = None,
     out: Out = Format.TABLE,
 ) -> None:
     """Create a sandbox and wait until it answers; prints its id."""
@@ -61,6 +64,7 @@ def create_(
             "memory_mib": memory,
             "env": parse_env(env) or None,
             "labels": parse_env(label) or None,
+            "policy": chosen(policy, preset),
         }
     )
 

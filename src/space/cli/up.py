@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from space import telemetry
-from space.cli import apikey, code, daemons, detach, folders, instance, output
+from space.cli import apikey, code, daemons, detach, folders, instance, output, secretkey
 from space.cli.client import URL_FILE
 from space.cli.supervisor import Supervisor, stop_leftovers
 from space.host.files import write_atomic
@@ -119,8 +119,10 @@ async def _start(
         database = embedded.dsn(layout)
     await supervisor.start(daemons.worker(layout, settings), group)
     await supervisor.start(daemons.gateway(layout, settings), group)
+    await supervisor.start(daemons.redactor(layout, settings), group)
     await supervisor.start(daemons.ingress_proxy(layout), group)
-    api = daemons.api(layout, settings, database)
+    await supervisor.start(daemons.egress_proxy(layout, settings), group)
+    api = daemons.api(layout, settings, database, secretkey.ensure(layout, settings))
     new_key = await apikey.ensure(layout, api)
     await supervisor.start(api, group)
     await supervisor.start(daemons.edge_proxy(layout, settings.host, port), group)

@@ -1,5 +1,7 @@
 """Use case: copies of a sandbox, each a sandbox of its own from its first instruction; the original goes on.
 
+A child has the policy of the original without its credentials: those are given to it anew, or not at all.
+
 The children's rows come first, leased by this process; then their worker makes all copies in one go, of one moment. A
 child that nobody is making any more (a process died, or `wait` was False) is made on its own by whoever reconciles it.
 """
@@ -17,8 +19,9 @@ from space.model.errors import Conflict, InvalidArgument, SpaceError, Stale, Una
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind, OperationStatus
+from space.model.policy_document import without_credentials
 from space.model.sandbox import MAX_FORKS, Deadlines, Desired, Sandbox, SandboxSpec, check_deadlines, check_spec
-from space.store import operations, sandboxes
+from space.store import operations, policies, sandboxes
 from space.store.db import Queries
 
 _FROM = frozenset({State.RUNNING, State.PAUSED, State.SUSPENDED})
@@ -77,6 +80,9 @@ async def _insert(
         tx, SandboxId(new_id()), parent.project, spec, parent.worker, lease, plane.clock.now()
     )
     assert child is not None, "only a template can be missing"
+    source = await policies.get(tx, parent.id)
+    assert source is not None, "the parent's row is locked"
+    await policies.begin_with(tx, child.id, without_credentials(source.document), ())
     operation = await operations.insert(tx, child, OperationKind.FORK)
     assert operation is not None, "only an idempotency key can be taken"
     return child, operation

@@ -1,9 +1,11 @@
 """What the use cases work with: the store, its notices, the workers, and the leases that this process holds."""
 
 import dataclasses
+from collections import Counter
 
 from space.control.activity import Activity
 from space.control.clock import Clock
+from space.control.vault import Vault
 from space.control.workers import Workers
 from space.model.ids import SandboxId, new_id
 from space.store.db import Database
@@ -21,9 +23,12 @@ class Plane:
     db: Database
     notices: Notices
     workers: Workers
+    vault: Vault
     clock: Clock = dataclasses.field(default_factory=Clock)
     owner: str = dataclasses.field(default_factory=new_id)
     held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
+    egress_counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Events about sandboxes' traffic that this process has stored, by what they say."""
     activity: Activity = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

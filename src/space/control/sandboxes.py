@@ -4,10 +4,11 @@ import dataclasses
 import secrets
 from collections.abc import Collection, Mapping
 
-from space.control import templates, waiting
+from space.control import egress, templates, waiting
 from space.control.plane import Plane
 from space.control.reconcile import abandon, converge, reconcile
 from space.control.waiting import carried_out, finished, result
+from space.model.egress import Document
 from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, WorkerId, new_id
 from space.model.lifecycle import State
@@ -23,7 +24,7 @@ from space.model.sandbox import (
     check_spec,
 )
 from space.model.template import Template
-from space.store import events, operations, sandboxes, wishes
+from space.store import events, operations, policies, sandboxes, wishes
 from space.store.operations import IdempotencyKey
 from space.store.sandboxes import Page
 
@@ -40,6 +41,8 @@ class Wish:
     env: Mapping[str, str]
     labels: Mapping[str, str]
     deadlines: Deadlines
+    policy: Document | None = None
+    """What may leave it; None: nothing."""
 
 
 class _KeyUsed(Exception):
@@ -50,8 +53,8 @@ async def create(plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyK
     """Make a sandbox, and wait until its agent has answered.
 
     With an idempotency key that was used before for the same request, returns what that one made. Raises
-    InvalidArgument, NotFound (template), Conflict (key in flight), NoCapacity and Unavailable (nothing is left behind),
-    BootFailed (the sandbox stays, `failed`).
+    InvalidArgument, InvalidPolicy, NotFound (template), Conflict (key in flight), NoCapacity and Unavailable (nothing
+    is left behind), BootFailed (the sandbox stays, `failed`).
     """
     sandbox, operation = await _ask(plane, project, wish, key, held=True)
     if operation.status is not OperationStatus.RUNNING:
@@ -85,10 +88,11 @@ async def _ask(
         wish.labels,
     )
     check_deadlines(wish.deadlines)
+    bound = frozenset() if wish.policy is None else egress.checked(wish.policy)
     if key is not None and (known := await _repeated(plane, project, key)) is not None:
         return known
     try:
-        return await _insert(plane, project, wish, key, held=held)
+        return await _insert(plane, project, wish, bound, key, held=held)
     except _KeyUsed:
         assert key is not None
         known = await _repeated(plane, project, key)
@@ -98,7 +102,7 @@ async def _ask(
 
 
 async def _insert(
-    plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None, *, held: bool
+    plane: Plane, project: ProjectId, wish: Wish, bound: Collection[str], key: IdempotencyKey | None, *, held: bool
 ) -> tuple[Sandbox, Operation]:
     template = await templates.find(plane, project, wish.template)
     vcpus, memory_mib = _size(wish, template)
@@ -120,6 +124,8 @@ async def _insert(
         )
         if made is None:
             raise NotFound(f"Template {wish.template!r} was deleted just now.")
+        if wish.policy is not None:
+            await policies.begin_with(tx, made.id, wish.policy, bound)
         operation = await operations.insert(tx, made, OperationKind.CREATE, key)
         if operation is None:
             raise _KeyUsed

@@ -7,6 +7,7 @@ answer, or, after an error, with what it says when asked. Unavailable leaves the
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from space.control import egress
 from space.control.happening import answer, happen
 from space.control.plane import Plane
 from space.model.convergence import Step, outcome
@@ -60,7 +61,7 @@ async def _start(plane: Plane, sandbox: Sandbox) -> Sandbox:
     if sandbox.worker is None:
         sandbox = await sandboxes.place(plane.db, sandbox, plane.workers.place())
     try:
-        fact = await _client(plane, sandbox).start(sandbox.id, _wish(sandbox))
+        fact = await _client(plane, sandbox).start(sandbox.id, await _wish(plane, sandbox))
     except _REFUSED as error:
         return await finalise(plane, sandbox, error)
     except SpaceError as error:
@@ -113,6 +114,7 @@ async def fork(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> li
                         "epoch": child.epoch,
                         "env": dict(child.spec.env),
                         "agent_token": child.spec.agent_token,
+                        "egress": (await egress.orders(plane, child.id)).egress,
                     }
                 )
                 for child in children
@@ -206,7 +208,7 @@ async def _restore(plane: Plane, sandbox: Sandbox) -> Sandbox:
             sandbox = await happen(plane, tx, sandbox, Event.RESTORE_BEGUN, reason=why)
 
     async def call(client: WorkerClient) -> SandboxFact:
-        return await client.restore(sandbox.id, _wish(sandbox))
+        return await client.restore(sandbox.id, await _wish(plane, sandbox))
 
     return await _transit(plane, sandbox, call, why)
 
@@ -288,7 +290,8 @@ def _why(sandbox: Sandbox, desired: Desired) -> str | None:
     return sandbox.spec.desired_reason if sandbox.spec.desired is desired else None
 
 
-def _wish(sandbox: Sandbox) -> StartSandbox:
+async def _wish(plane: Plane, sandbox: Sandbox) -> StartSandbox:
+    orders = await egress.orders(plane, sandbox.id)
     return StartSandbox.model_validate(
         {
             "epoch": sandbox.epoch,
@@ -297,6 +300,8 @@ def _wish(sandbox: Sandbox) -> StartSandbox:
             "memory_mib": sandbox.spec.memory_mib,
             "env": dict(sandbox.spec.env),
             "agent_token": sandbox.spec.agent_token,
+            "egress": orders.egress,
+            "secrets": orders.secrets,
         }
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from space.control.plane import Plane
+from space.controllers.egress import forget_events, push_lagging, reseal, store_events
 from space.controllers.idle import put_away
 from space.controllers.lagging import forget_deleted, keep_leases, reconcile_lagging
 from space.controllers.watch import watch
@@ -16,5 +17,9 @@ async def run(plane: Plane) -> None:
         group.create_task(reconcile_lagging(plane))
         group.create_task(forget_deleted(plane))
         group.create_task(put_away(plane))
+        group.create_task(push_lagging(plane))
+        group.create_task(forget_events(plane))
+        group.create_task(reseal(plane))
         for link in plane.workers.links:
             group.create_task(watch(plane, link))
+            group.create_task(store_events(plane, link))

@@ -8,6 +8,8 @@
     nothing of it any more          running, paused, suspended    failed: the worker lost it
     something that no row wants     -                             deleted at the worker
     a snapshot nobody has           -                             likewise: whoever asked for it, or recorded it, died
+    an older policy, or secrets     a newer generation            told the newest
+    no authority, or an old one     -                             given one
 
 The table is `model/convergence.py: told`. Rows that somebody is at work on are left to them.
 
@@ -15,19 +17,22 @@ A worker that does not answer changes nothing: its VMs most likely run on, and o
 """
 
 import asyncio
+from collections.abc import Mapping
 
+from space.control import authority, egress
 from space.control.happening import happen
 from space.control.plane import Plane
 from space.control.steps import LOST
 from space.control.workers import WorkerLink
 from space.model.convergence import told
+from space.model.egress import Generations
 from space.model.errors import SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId, WorkerId
 from space.model.lifecycle import Event, State
 from space.model.sandbox import Desired, Sandbox
-from space.store import sandboxes, templates
+from space.store import policies, sandboxes, templates
 from space.telemetry import logger
-from space.wire.worker import GoneFact, HeartbeatFact, SandboxFact, SyncedFact, VmState
+from space.wire.worker import GoneFact, HeartbeatFact, SandboxFact, SyncedFact, VmState, WorkerInfo
 
 RECONNECT_S = 0.3
 COMPARE_EVERY_S = 15
@@ -42,6 +47,7 @@ async def watch(plane: Plane, link: WorkerLink) -> None:
             info = await link.client.info()
             link.id, link.memory_free_mib = WorkerId(info.worker_id), info.memory_free_mib
             reachable = True
+            await _authorise(plane, link, info)
             await _follow(plane, link)
         except SpaceError as error:
             if reachable or link.connected:
@@ -65,6 +71,7 @@ async def _follow(plane: Plane, link: WorkerLink) -> None:
                 link.memory_free_mib = fact.memory_free_mib
                 if clock() - compared_at > COMPARE_EVERY_S:
                     compared_at = clock()
+                    await _authorise(plane, link, await link.client.info())
                     await compare(plane, link)
             case SandboxFact() if link.connected:
                 await _apply(plane, link, SandboxId(fact.id), fact, sure=False)
@@ -85,6 +92,7 @@ async def compare(plane: Plane, link: WorkerLink) -> None:
     assert link.id is not None
     believed = await sandboxes.on_worker(plane.db, link.id)
     held = {SandboxId(fact.id): fact for fact in await link.client.sandboxes()}
+    await _tell_egress(plane, held)
     for row in believed:
         await _apply(plane, link, row.id, held.get(row.id), sure=False)
     rows = await sandboxes.by_ids(plane.db, held.keys())
@@ -96,6 +104,38 @@ async def compare(plane: Plane, link: WorkerLink) -> None:
     for digest in await templates.unknown(plane.db, taken):
         await link.client.delete_template(digest)
         logger().info("orphan_snapshot_deleted", digest=digest, worker=link.id)
+
+
+async def _authorise(plane: Plane, link: WorkerLink, info: WorkerInfo) -> None:
+    """Give a worker something to sign certificates with, in time; it comes before the first sandbox.
+
+    Where that cannot be (the master key is not the one), everything but TLS out of sandboxes goes on.
+    """
+    if not authority.due(info.authority):
+        return
+    try:
+        made = await authority.issue(plane, WorkerId(info.worker_id))
+        await link.client.put_authority(made)
+    except Unavailable:
+        raise
+    except SpaceError as error:
+        logger().error("authority_not_issued", worker=info.worker_id, error=str(error))
+    else:
+        logger().info("authority_issued", worker=info.worker_id, until=made.not_after.isoformat())
+
+
+async def _tell_egress(plane: Plane, held: Mapping[SandboxId, SandboxFact]) -> None:
+    """Tell a worker the policies and secrets that it lacks: it has restarted, or a push was lost."""
+    for sandbox, row in (await policies.by_ids(plane.db, held.keys())).items():
+        fact = held[sandbox]
+        known = Generations(fact.egress_generation, fact.secrets_generation)
+        if row.state in egress.AWAKE and lags(known, row.generations):
+            await egress.push_or_leave(plane, sandbox, known)
+
+
+def lags(known: Generations, newest: Generations) -> bool:
+    """Tell whether a worker that knows this lacks something."""
+    return known.policy < newest.policy or known.secrets < newest.secrets
 
 
 def unwanted(row: Sandbox | None, worker: WorkerId, state: VmState) -> bool:

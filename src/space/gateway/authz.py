@@ -39,7 +39,7 @@ class IngressAuthorization(external_auth_pb2_grpc.AuthorizationServicer):  # typ
             case ingress.Allow(dial):
                 return _allowed(dial)
             case ingress.Deny(error):
-                return _denied(error)
+                return denied(error)
 
 
 def _allowed(dial: str) -> external_auth_pb2.CheckResponse:
@@ -52,7 +52,8 @@ def _allowed(dial: str) -> external_auth_pb2.CheckResponse:
     )
 
 
-def _denied(error: SpaceError) -> external_auth_pb2.CheckResponse:
+def denied(error: SpaceError) -> external_auth_pb2.CheckResponse:
+    """Return the refusal that carries an error as the answer."""
     headers = {"content-type": MEDIA_TYPE, **headers_of(error)}
     return external_auth_pb2.CheckResponse(
         status=status_pb2.Status(code=code_pb2.PERMISSION_DENIED),

@@ -1,16 +1,35 @@
-"""The gateway process: `python -m space.gateway --settings FILE`. Unprivileged; unix sockets only."""
+"""The gateway process: `python -m space.gateway --settings FILE`. Unprivileged, in the gateway network namespace.
+
+It has unix sockets for the worker and the two proxies, and in the namespace the guests' name server and the relay for
+raw TCP. What it sends itself (questions to name servers, relayed TCP, OAuth) leaves by the namespace's uplink, where
+packet rules for its uid bound it once more.
+"""
 
 import argparse
 import asyncio
 import contextlib
 import os
 import signal
+import ssl
 from pathlib import Path
 
 from space import telemetry
-from space.gateway import authz, control
+from space.gateway import authz, control, dns_server, egress_service, redaction, relay
+from space.gateway.accesslog import AccessLog, Ending
+from space.gateway.audit import Audit
+from space.gateway.certs import Certificates
+from space.gateway.egress import Egress
+from space.gateway.guests import Guests
+from space.gateway.inject import Injector
+from space.gateway.lookup import Lookup
+from space.gateway.oauth import Tokens
+from space.gateway.orders import Orders
+from space.gateway.redaction import Redactions
+from space.gateway.relay import Relay
+from space.gateway.resolve import Resolver
 from space.gateway.slots import SlotMap
 from space.host.process import keep_memory_private
+from space.model import ranges
 from space.settings import GatewaySettings, read_process_settings
 
 _PAIR_ONLY = 0o117
@@ -22,12 +41,28 @@ async def _serve(settings: GatewaySettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    slots = SlotMap()
+    slots, guests, orders, audit, ending = SlotMap(), Guests(), Orders(), Audit(), Ending()
+    resolver = Resolver(settings.resolvers, ranges.refused(settings.never_except))
+    trust = ssl.create_default_context(cafile=None if settings.roots is None else str(settings.roots))
+    redactions = Redactions()
+    egress = Egress(guests, resolver, Injector(Tokens(resolver, trust)), redactions, audit)
+    lookup = Lookup(guests, orders, audit)
+    certificates = Certificates(lookup.wanted)
+    raw = Relay(guests, resolver, audit)
+    log = AccessLog(guests, resolver, audit, ending.end)
+    parts = control.Parts(slots, guests, orders, certificates, egress.asking, raw, audit)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(authz.serving(layout.authz_sock, slots))
+        await stack.enter_async_context(egress_service.serving(layout.egress_sock, egress, certificates, log))
+        await stack.enter_async_context(relay.serving(raw))
+        await stack.enter_async_context(dns_server.serving(lookup.answer))
         async with asyncio.TaskGroup() as group:
-            group.create_task(control.serve(layout.gateway_control_sock, slots, stop))
+            ends = group.create_task(ending.run(orders))
+            group.create_task(redaction.serve(layout.needles_sock, redactions, stop))
+            group.create_task(control.serve(layout.gateway_control_sock, parts, stop))
             telemetry.logger().info("gateway_started")
+            await stop.wait()
+            ends.cancel()
     telemetry.logger().info("gateway_stopped")
 
 

@@ -72,6 +72,14 @@ def tcp_socket(netns: Path) -> socket.socket:
     return inside(netns, make)
 
 
+def tcp_listens(netns: Path, port: int) -> bool:
+    """Tell whether something in `netns` listens at a TCP port (IPv4), without a packet that its rules could refuse."""
+    wanted, listen = f":{port:04X}", "0A"
+    table = inside(netns, lambda: Path("/proc/thread-self/net/tcp").read_text())
+    rows = (line.split() for line in table.splitlines()[1:])
+    return any(row[1].endswith(wanted) and row[3] == listen for row in rows)
+
+
 async def delete(name: str) -> None:
     """Delete a namespace; nothing happens when there is none. Devices in it go with it, some milliseconds later."""
     if path(name).exists():

@@ -38,6 +38,12 @@ class InvalidArgument(SpaceError):
     finer = frozenset({"idempotency_key_reused"})
 
 
+class InvalidPolicy(InvalidArgument):
+    """An egress policy that is malformed, ambiguous or contradicts itself; the detail names the rule."""
+
+    code, title = "invalid_policy", "Invalid policy"
+
+
 class BadRequest(SpaceError):
     """The request cannot be read: not JSON, a path that no route has."""
 

@@ -5,9 +5,18 @@ rules below, `ct state new` without a bare SYN is refused on purpose: a packet t
 not open one (with loose tracking it once carried a dead slot's stream into the next guest).
 """
 
+import dataclasses
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from space.host import command
+from space.layout import Layout
+from space.model import ranges
+from space.wire.gateway import AGENT_PORT, EGRESS_DNS_PORT, EGRESS_HTTP_PORT, EGRESS_RELAY_PORT
+
+UPLINK = "upl"
+"""The gateway namespace's only way out (uplink.py)."""
 
 GUEST = "169.254.0.21"
 """Address of every guest, so that a snapshot fits any slot."""
@@ -20,18 +29,61 @@ table inet space_gw {{
  set slots {{
   type ifname . ipv4_addr
  }}
+ set raw {{
+  type ipv4_addr . ipv4_addr . inet_service
+ }}
+ set cidr {{
+  type ipv4_addr . ipv4_addr . inet_service
+  flags interval
+ }}
+ set private_ok {{
+  type ipv4_addr . inet_service
+  flags interval
+ }}
+ set never {{
+  type ipv4_addr
+  flags interval
+ }}
+ set own {{
+  type ipv4_addr
+ }}
+ set resolvers {{
+  type ipv4_addr
+ }}
 }}
 flush table inet space_gw
+flush set inet space_gw never
+flush set inet space_gw own
+flush set inet space_gw resolvers
 table inet space_gw {{
  chain antispoof {{
   type filter hook prerouting priority raw; policy accept;
   iifname . ip saddr @slots accept
-  counter drop
+  iifname "{uplink}" accept
+  counter drop comment "forged"
+ }}
+ chain redirects {{
+  type nat hook prerouting priority dstnat;
+  iifname "sl*" meta l4proto {{ tcp, udp }} th dport 53 redirect to :{dns_port}
+  iifname "sl*" ip saddr . ip daddr . tcp dport @raw redirect to :{relay_port}
+  iifname "sl*" ip saddr . ip daddr . tcp dport @cidr redirect to :{relay_port}
+  iifname "sl*" ip daddr {synthetic} meta l4proto tcp redirect to :{egress_port}
+ }}
+ chain refused {{
+  # here, since what is not redirected is addressed to nobody in this namespace and would vanish without an answer
+  type filter hook prerouting priority dstnat + 10; policy accept;
+  ct state established accept
+  iifname "sl*" ct status dnat accept
+  iifname "sl*" meta l4proto tcp counter reject with tcp reset comment "refused"
+  iifname "sl*" counter drop
  }}
  chain incoming {{
   type filter hook input priority filter; policy drop;
   ct state established accept
-  meta l4proto tcp counter reject with tcp reset
+  iifname "sl*" ct status dnat tcp dport {{ {egress_port}, {relay_port}, {dns_port} }} ct state new {syn} accept
+  iifname "sl*" ct status dnat udp dport {dns_port} ct state new accept
+  # a smaller packet is asked for on the way out; without this a large upload would stand still
+  iifname "{uplink}" ct state related icmp type destination-unreachable accept
   counter
  }}
  chain outgoing {{
@@ -39,8 +91,13 @@ table inet space_gw {{
   ct state established accept
   # answers of the reject above belong to no connection
   oifname . ip daddr @slots tcp flags & rst == rst accept
-  # only the ingress proxy opens connections, and only to the agent of a slot that is there
-  oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport {agent_port} tcp flags & (fin|syn|rst|ack) == syn accept
+  # only the ingress proxy opens connections into slots, and only to the agent of one that is there
+  oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport {agent_port} {syn} accept
+  oifname "{uplink}" meta skuid {gateway_uid} ip daddr @resolvers meta l4proto {{ tcp, udp }} th dport 53 accept
+  oifname "{uplink}" ip daddr @own counter drop
+  oifname "{uplink}" ip daddr . tcp dport @private_ok meta skuid {{ {gateway_uid}, {egress_uid} }} {syn} accept
+  oifname "{uplink}" ip daddr @never counter drop
+  oifname "{uplink}" meta skuid {{ {gateway_uid}, {egress_uid} }} {syn} accept
   counter
  }}
  chain forwarded {{
@@ -65,46 +122,94 @@ table netdev space_tap {{
  }}
 }}
 table inet space_slot {{
+ set connections {{
+  type ipv4_addr
+  flags dynamic
+ }}
  chain pre_dnat {{
   type nat hook prerouting priority dstnat;
   # the agent's public port and no other: what is not translated stops at this namespace
   iifname "up0" ip saddr {gateway} ip daddr {slot} tcp dport {agent_port} dnat ip to {guest}
+  # whichever name server the guest asks, ours answers
+  iifname "tap0" meta l4proto {{ tcp, udp }} th dport 53 dnat ip to {gateway}
  }}
  chain post_snat {{
   type nat hook postrouting priority srcnat;
+  oifname "up0" snat ip to {slot}
   oifname "tap0" snat ip to {tap}
  }}
  chain forwarded {{
   type filter hook forward priority filter; policy drop;
+  # a connection of another life of this guest (a restore, a fork) ends aloud
+  iifname "tap0" ct state invalid meta l4proto tcp counter reject with tcp reset
+  ct state invalid counter drop
   ct state established accept
-  iifname "up0" oifname "tap0" ct state new ct status dnat tcp flags & (fin|syn|rst|ack) == syn accept
+  iifname "up0" oifname "tap0" ct state new ct status dnat {syn} accept
+  iifname "tap0" oifname "up0" meta l4proto tcp ct state new add @connections {{ ip saddr ct count over {connections} }} counter reject with tcp reset
+  # where to is the gateway namespace's to judge
+  iifname "tap0" oifname "up0" ct state new {syn} accept
+  iifname "tap0" oifname "up0" ct state new udp dport 53 accept
   # refused aloud, so that a guest's program fails at once instead of waiting
   iifname "tap0" meta l4proto tcp counter reject with tcp reset
-  iifname "tap0" counter reject
   counter
  }}
  chain incoming {{
   type filter hook input priority filter; policy drop;
   ct state established accept
   iifname "tap0" meta l4proto tcp counter reject with tcp reset
-  iifname "tap0" counter reject
   counter
  }}
 }}
-"""
+"""  # noqa: E501 - nft takes a rule on one line
+
+_SYN = "tcp flags & (fin|syn|rst|ack) == syn"
+
+CONNECTIONS = 512
+"""Open connections of one guest at once; the gateway's table of 65,536 then holds well over a hundred greedy ones."""
 
 
-def gateway_ruleset(ingress_uid: int, agent_port: int) -> str:
-    """Return the rules of the gateway namespace. Loading them again keeps the elements of the set of slots.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reach:
+    """What the gateway namespace may reach by its uplink.
 
-    Nothing that a guest sends opens a connection here; the egress proxy's ways in and out come with that proxy.
+    `own`: addresses of the host (or whatever is behind the uplink) itself. `resolvers`: the name servers that the
+    gateway asks; they may be private. `exceptions`: see model/ranges.py.
     """
-    return _GATEWAY.format(ingress_uid=ingress_uid, agent_port=agent_port)
+
+    own: Sequence[IPv4Address] = ()
+    resolvers: Sequence[IPv4Address] = ()
+    exceptions: Sequence[IPv4Network] = ()
 
 
-def slot_ruleset(gateway: str, slot: str, agent_port: int) -> str:
+def gateway_ruleset(layout: Layout, reach: Reach) -> str:
+    """Return the rules of the gateway namespace. Loading them again keeps slots, what is open to them, connections."""
+    rules = _GATEWAY.format(
+        uplink=UPLINK,
+        synthetic=ranges.SYNTHETIC,
+        ingress_uid=layout.ingress_uid,
+        egress_uid=layout.egress_uid,
+        gateway_uid=layout.gateway_uid,
+        agent_port=AGENT_PORT,
+        egress_port=EGRESS_HTTP_PORT,
+        relay_port=EGRESS_RELAY_PORT,
+        dns_port=EGRESS_DNS_PORT,
+        syn=_SYN,
+    )
+    for name, members in (
+        ("never", ranges.refused(reach.exceptions)),
+        ("own", reach.own),
+        ("resolvers", reach.resolvers),
+    ):
+        if members:
+            rules += f"add element inet space_gw {name} {{ {', '.join(map(str, members))} }}\n"
+    return rules
+
+
+def slot_ruleset(gateway: str, slot: str) -> str:
     """Return the rules of one slot, for a namespace where its `tap0` exists already (a netdev chain names it)."""
-    return _SLOT.format(gateway=gateway, slot=slot, agent_port=agent_port, guest=GUEST, tap=TAP)
+    return _SLOT.format(
+        gateway=gateway, slot=slot, agent_port=AGENT_PORT, guest=GUEST, tap=TAP, syn=_SYN, connections=CONNECTIONS
+    )
 
 
 def _element(verb: str, link: str, address: str) -> str:

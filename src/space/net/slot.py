@@ -14,17 +14,19 @@ import os
 import re
 import socket
 import struct
+from collections.abc import Collection
 
 from space.host import command, netns
 from space.layout import Layout
 from space.net import addresses, nft
-from space.wire.gateway import AGENT_PORT
 
 TAP_MAC = "06:00:a9:fe:00:16"
 """The same in every slot: a restored guest still has it in its neighbour table."""
 
 _UP_MAC, _GATEWAY_MAC = "06:00:64:40:00:01", "06:00:64:40:00:00"
 _TUNSETIFF = 0x400454CA
+_AT_ONCE = 200
+"""Ports in one call of ss: its filter is compiled to a program of limited length."""
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 
 _SYSCTLS_BEFORE_DEVICES = {
@@ -103,7 +105,7 @@ async def _make(layout: Layout, slot: Slot) -> None:
         f" peer name {link} netns {layout.gateway_netns} address {_GATEWAY_MAC}",
     )
     async with asyncio.TaskGroup() as group:
-        group.create_task(nft.load(path, nft.slot_ruleset(slot.gateway_address, slot.address, AGENT_PORT)))
+        group.create_task(nft.load(path, nft.slot_ruleset(slot.gateway_address, slot.address)))
         group.create_task(nft.add_slot(gateway, link, slot.address))
     async with asyncio.TaskGroup() as group:
         # neighbours are fixed: nothing to ask, nothing to forge, and no first packet that waits
@@ -147,6 +149,22 @@ async def kill_sockets(layout: Layout, address: str) -> None:
     """
     gateway = netns.path(layout.gateway_netns)
     await command.run("ss", "--kill", "--no-header", "--tcp", "dst", address, netns=gateway)
+
+
+async def kill_connections(layout: Layout, address: str, port: int, peers: Collection[int] | None) -> None:
+    """End connections from a slot's address to a port of the gateway namespace at once; likewise.
+
+    `peers` are the slot's ports of those that are meant; None means all.
+    """
+    gateway = netns.path(layout.gateway_netns)
+    meant = ("dst", address, "and", "sport", "=", f":{port}")
+    if peers is None:
+        await command.run("ss", "--kill", "--no-header", "--tcp", *meant, netns=gateway)
+        return
+    ordered = sorted(peers)
+    for start in range(0, len(ordered), _AT_ONCE):
+        ports = " or ".join(f"dport = :{peer}" for peer in ordered[start : start + _AT_ONCE]).split()
+        await command.run("ss", "--kill", "--no-header", "--tcp", *meant, "and", "(", *ports, ")", netns=gateway)
 
 
 def open_tap(slot: Slot) -> int:

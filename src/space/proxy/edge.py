@@ -154,6 +154,6 @@ def config(layout: Layout, host: str, port: int) -> str:
         delayed_close="0.1s",
     )
     address: Node = {"socket_address": {"address": host, "port_value": port}}
-    front = parts.listener("edge", address, manager) | {"socket_options": _KEEPALIVE}
+    front = parts.listener("edge", address, {"filters": [manager]}) | {"socket_options": _KEEPALIVE}
     clusters = [parts.pipe_cluster("node", layout.ingress_sock), parts.pipe_cluster("api", layout.api_sock)]
     return parts.document([front], clusters, _HEAP_MIB)

@@ -101,4 +101,4 @@ def config(layout: Layout) -> str:
         layout.authz_sock,
         typed_extension_protocol_options=parts.http_protocol(explicit_http_config={"http2_protocol_options": {}}),
     )
-    return parts.document([parts.listener("ingress", address, manager)], [guest, gateway], _HEAP_MIB)
+    return parts.document([parts.listener("ingress", address, {"filters": [manager]})], [guest, gateway], _HEAP_MIB)

@@ -16,6 +16,9 @@ ANSWER_CONTENT_TYPE = "application/problem+json"
 MAX_CONNECTIONS = 15000
 """Client connections of one proxy; well below a quarter of its 65,536 descriptors (two each, and the rest)."""
 
+WITHHELD = "withheld"
+"""The details of an answer that the redactor gives in place of a server's (redactor/service.py)."""
+
 _TYPES = "type.googleapis.com/envoy"
 _BUFFER_BYTES = 64 * 1024
 """Held for one connection before its reader is waited for: a 2 GiB upload passes through this much memory."""
@@ -63,14 +66,14 @@ def answer(expression: str, status: int, code: str, title: str, detail: str, ret
     """Return the rule that turns an answer of the proxy's own into problem+json.
 
     `expression` (CEL) says which; it may use `response.code`, `response.code_details` and `xds.cluster_name`.
-    Answers that carry a decision (`ext_authz_denied`) have their body already and must never match.
+    Answers that carry a decision (`ext_authz_denied`, WITHHELD) have their body already and must never match.
     """
     rule: Node = {
         "filter": {
             "extension_filter": extension(
                 "envoy.access_loggers.extension_filters.cel",
                 "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-                expression=f"response.code_details != 'ext_authz_denied' && ({expression})",
+                expression=f"!(response.code_details in ['ext_authz_denied', '{WITHHELD}']) && ({expression})",
             )
         },
         "status_code": status,
@@ -124,15 +127,14 @@ def connection_manager(
     routes: Sequence[Node],
     filters: Sequence[Node],
     delayed_close: str,
+    **fields: object,
 ) -> Node:
-    """Return the HTTP connection manager of a listener.
+    """Return the HTTP connection manager of a listener; `fields` replace what is set here.
 
-    Streams live as long as their ends do, so no timeout of a stream is set anywhere; what is bounded is the time for a
+    Streams live as long as their ends do, so no timeout of a stream is set here; what is bounded is the time for a
     request's headers, idle connections, headers' size, and memory per connection and HTTP/2 stream.
     """
-    return extension(
-        "envoy.filters.network.http_connection_manager",
-        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    settings: Node = dict(  # noqa: C408 - the message reads as its fields
         stat_prefix=name,
         # the path that is judged is the path that is sent; `%2F` and `%5C` have no use in any path of ours
         normalize_path=True,
@@ -167,15 +169,21 @@ def connection_manager(
             ),
         ],
     )
+    return extension(
+        "envoy.filters.network.http_connection_manager",
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        **(settings | fields),
+    )
 
 
-def listener(name: str, address: Node, manager: Node) -> Node:
-    """Return a listener with one filter chain."""
+def listener(name: str, address: Node, *chains: Node, **fields: object) -> Node:
+    """Return a listener with these filter chains."""
     return {
         "name": name,
         "address": address,
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
-        "filter_chains": [{"filters": [manager]}],
+        "filter_chains": list(chains),
+        **fields,
     }
 
 
@@ -208,12 +216,16 @@ def http_protocol(**fields: object) -> Node:
     return {key: typed(key.removeprefix("envoy."), **fields)}
 
 
-def document(listeners: Sequence[Node], clusters: Sequence[Node], max_heap_mib: int) -> str:
-    """Return the whole configuration as YAML. There is no admin interface: it could dump memory and turn on logging."""
+def document(listeners: Sequence[Node], clusters: Sequence[Node], max_heap_mib: int, node: str = "space") -> str:
+    """Return the whole configuration as YAML. There is no admin interface: it could dump memory and turn on logging.
+
+    `node` is who this proxy is for services that it subscribes to.
+    """
     connections = "envoy.resource_monitors.global_downstream_max_connections"
     heap = "envoy.resource_monitors.fixed_heap"
     return yaml.safe_dump(
         {
+            "node": {"id": node, "cluster": node},
             "static_resources": {"listeners": list(listeners), "clusters": list(clusters)},
             "overload_manager": {
                 "refresh_interval": "0.25s",

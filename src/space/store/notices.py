@@ -24,6 +24,8 @@ class Channel(enum.StrEnum):
     SANDBOX = "space_sandbox"
     OPERATION = "space_operation"
     KEY = "space_key"
+    EGRESS = "space_egress"
+    """A sandbox's id, where events of its egress were stored."""
 
 
 Listener = Callable[[str | None], None]

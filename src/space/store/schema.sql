@@ -3,7 +3,8 @@
 CREATE TABLE projects (
     id text PRIMARY KEY,
     name text NOT NULL UNIQUE,
-    created_at timestamptz NOT NULL DEFAULT now()
+    created_at timestamptz NOT NULL DEFAULT now(),
+    ceiling jsonb
 );
 
 CREATE TABLE api_keys (
@@ -88,6 +89,13 @@ CREATE TABLE sandboxes (
     lease_owner text,
     lease_until timestamptz,
     epoch bigint NOT NULL DEFAULT 0,
+    -- what may leave it; `applied` is the highest generation that its worker is known to go by
+    policy jsonb NOT NULL DEFAULT '{}',
+    policy_secrets text[] NOT NULL DEFAULT '{}',
+    policy_generation bigint NOT NULL DEFAULT 1,
+    policy_applied bigint NOT NULL DEFAULT 1,
+    secrets_generation bigint NOT NULL DEFAULT 1,
+    secrets_applied bigint NOT NULL DEFAULT 1,
     CONSTRAINT sandboxes_desired CHECK (desired IN ('running', 'paused', 'suspended', 'deleted')),
     CONSTRAINT sandboxes_state CHECK (state IN (
         'creating', 'running', 'paused', 'suspending', 'suspended', 'restoring', 'failed', 'deleting', 'deleted')),
@@ -100,6 +108,9 @@ CREATE INDEX sandboxes_lagging ON sandboxes (updated_at)
 CREATE INDEX sandboxes_worker ON sandboxes (worker) WHERE state IN ('running', 'paused', 'suspended');
 CREATE INDEX sandboxes_idle ON sandboxes (idle_at) WHERE state IN ('running', 'paused');
 CREATE INDEX sandboxes_expiring ON sandboxes (expires_at) WHERE expires_at IS NOT NULL AND desired <> 'deleted';
+CREATE INDEX sandboxes_unapplied ON sandboxes (updated_at)
+    WHERE policy_applied < policy_generation OR secrets_applied < secrets_generation;
+CREATE INDEX sandboxes_policy_secrets ON sandboxes USING gin (policy_secrets);
 
 CREATE TABLE events (
     sandbox_id text NOT NULL REFERENCES sandboxes ON DELETE CASCADE,
@@ -175,3 +186,47 @@ CREATE TABLE clock_anchors (
 
 -- Of its own, so that a test can set it.
 CREATE FUNCTION wall_clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
+
+-- `sealed` can be opened only with the master key that `key_id` names, which is not in the database.
+CREATE TABLE secrets (
+    project_id text NOT NULL REFERENCES projects ON DELETE CASCADE,
+    name text NOT NULL,
+    id text NOT NULL UNIQUE,
+    version bigint NOT NULL,
+    sealed bytea NOT NULL,
+    key_id text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (project_id, name)
+);
+
+-- One row: the root certificate, and its key, sealed likewise.
+CREATE TABLE authority (
+    one boolean PRIMARY KEY DEFAULT true,
+    id text NOT NULL,
+    certificate text NOT NULL,
+    sealed bytea NOT NULL,
+    key_id text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT authority_one CHECK (one)
+);
+
+-- `boot` and `seq` are the gateway process's own numbers, so that an event that is told twice is kept once.
+CREATE TABLE egress_events (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    sandbox_id text NOT NULL REFERENCES sandboxes ON DELETE CASCADE,
+    boot text NOT NULL,
+    seq bigint NOT NULL,
+    at timestamptz NOT NULL,
+    event jsonb NOT NULL,
+    CONSTRAINT egress_events_once UNIQUE (boot, seq)
+);
+CREATE INDEX egress_events_sandbox ON egress_events (sandbox_id, id);
+CREATE INDEX egress_events_at ON egress_events (at);
+
+-- How far each worker's events have been read.
+CREATE TABLE egress_positions (
+    worker text PRIMARY KEY,
+    boot text NOT NULL,
+    seq bigint NOT NULL
+);

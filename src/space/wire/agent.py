@@ -21,6 +21,9 @@ class AgentInit(pydantic.BaseModel):
     entropy: str
     """Base64 of at least 32 random bytes."""
 
+    ca_pem: str = ""
+    """A root certificate that the guest is to trust besides its own; "" for none."""
+
     reason: Reason = "boot"
     hook_timeout_s: float = 10
     thaw: bool = True

@@ -2,7 +2,8 @@
 
 Every call that changes something carries the `epoch` of the caller's lease on the row; the worker remembers the highest
 it has seen for a sandbox and refuses a lower one with `stale`, so a controller that lost its lease cannot undo the work
-of the one that took it.
+of the one that took it. What may leave a sandbox, and the secrets for it, are ordered by generations of their own: a
+lower one than the worker has is `stale`, the same one again is fine.
 
     GET    /v1/worker                 what this worker is and has
     PUT    /v1/sandboxes/{id}         make it run (idempotent; answers when its agent answered through the data path)
@@ -15,6 +16,11 @@ of the one that took it.
     POST   /v1/sandboxes/{id}/fork    start copies of it; it goes on
     POST   /v1/sandboxes/{id}/snapshots  freeze a copy as a template; it goes on
     GET    /v1/sandboxes/{id}/activity   what is going on in it, for idle time
+    PUT    /v1/sandboxes/{id}/egress  EgressOrder: answers when it holds, and what it no longer allows has ended
+    PUT    /v1/sandboxes/{id}/secrets SecretsOrder: kept in memory only
+    PUT    /v1/sandboxes/{id}/asks/{n}   AskAnswer: for a request that is held
+    PUT    /v1/authority              Authority: what certificates for guests are signed with; kept in memory only
+    GET    /v1/egress?boot=&after=    NDJSON of EgressEvent, as the gateway tells them
     GET    /v1/watch                  NDJSON of Fact: all it holds, `synced`, then every change, a heartbeat each second
     POST   /v1/templates              build one; NDJSON of BuildLine, the last of which is `done` or `failed`
     GET    /v1/templates              the built ones
@@ -34,6 +40,7 @@ import pydantic
 from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
+from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, SecretsOrder
 from space.wire.problem import raise_for_problem
 
 CREATE_TIMEOUT_S = 90
@@ -51,6 +58,15 @@ class WorkerInfo(pydantic.BaseModel):
     vmm_version: str
     memory_mib: int
     memory_free_mib: int
+    authority: "AuthorityInfo | None" = None
+    """None: it has none, as after each start; nothing that needs a certificate works."""
+
+
+class AuthorityInfo(pydantic.BaseModel):
+    """Which intermediate a worker signs with: the serial number of its certificate in hex, and until when."""
+
+    serial: str
+    not_after: datetime.datetime
 
 
 class StartSandbox(pydantic.BaseModel):
@@ -62,6 +78,9 @@ class StartSandbox(pydantic.BaseModel):
     memory_mib: int
     env: dict[str, str]
     agent_token: pydantic.SecretStr
+    egress: EgressOrder | None = None
+    """What may leave it; None: nothing."""
+    secrets: SecretsOrder | None = None
 
 
 VmState = Literal["creating", "running", "paused", "suspending", "suspended", "restoring", "failed", "deleting"]
@@ -71,6 +90,7 @@ class SandboxFact(pydantic.BaseModel):
     """What is true of a sandbox on a worker.
 
     `generation` counts its suspensions on storage; `durable` tells that the last one would survive a loss of power.
+    `egress_generation` and `secrets_generation` are those it goes by, 0 for none.
     """
 
     type: Literal["sandbox"] = "sandbox"
@@ -81,6 +101,8 @@ class SandboxFact(pydantic.BaseModel):
     timings_ms: dict[str, float] = {}
     generation: int = 0
     durable: bool = False
+    egress_generation: int = 0
+    secrets_generation: int = 0
 
 
 class Order(pydantic.BaseModel):
@@ -96,12 +118,14 @@ class SuspendSandbox(Order):
 
 
 class ForkChild(pydantic.BaseModel):
-    """A copy to be: a sandbox of its own from its first instruction."""
+    """A copy to be: a sandbox of its own from its first instruction. It has no secrets until it is given its own."""
 
     id: str
     epoch: int
     env: dict[str, str]
     agent_token: pydantic.SecretStr
+    egress: EgressOrder | None = None
+    """As in StartSandbox; nothing of the parent's policy or secrets goes over by itself."""
 
 
 class ForkSandbox(Order):
@@ -313,6 +337,33 @@ class WorkerClient:
         """Ask a running sandbox's agent what is going on; raises Unavailable where it does not answer."""
         return Activity.model_validate_json((await self._call("GET", f"/v1/sandboxes/{sandbox}/activity")).content)
 
+    async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
+        """Let this leave from now on, and end what it no longer allows; raises NotFound, Stale, InvalidPolicy."""
+        await self._call("PUT", f"/v1/sandboxes/{sandbox}/egress", order.model_dump_json())
+
+    async def put_secrets(self, sandbox: SandboxId, order: SecretsOrder) -> None:
+        """Use these values from the next request on; raises NotFound, Stale."""
+        await self._call("PUT", f"/v1/sandboxes/{sandbox}/secrets", order.model_dump_json())
+
+    async def answer_ask(self, sandbox: SandboxId, ask: int, answer: AskAnswer) -> None:
+        """Answer for a held request; raises NotFound when it is not held any more."""
+        await self._call("PUT", f"/v1/sandboxes/{sandbox}/asks/{ask}", answer.model_dump_json())
+
+    async def put_authority(self, authority: Authority) -> None:
+        """Sign with this from now on; raises InvalidArgument where key and certificates do not belong together."""
+        await self._call("PUT", "/v1/authority", authority.model_dump_json())
+
+    async def egress_events(self, boot: str = "", after: int = 0) -> AsyncGenerator[EgressEvent]:
+        """Yield events after `after` of the gateway process `boot`, or from its oldest where that is another.
+
+        Silent while nothing happens; raises Unavailable when worker or gateway is gone.
+        """
+        lines = self._lines("GET", f"/v1/egress?boot={boot}&after={after}", None, None)
+        async with contextlib.aclosing(lines) as found:
+            async for line in found:
+                yield EgressEvent.model_validate_json(line)
+        raise Unavailable("The worker ended its egress events; it or the gateway may be restarting.")
+
     async def _order(self, sandbox: SandboxId, verb: str, wish: pydantic.BaseModel) -> SandboxFact:
         response = await self._call("POST", f"/v1/sandboxes/{sandbox}/{verb}", _in_clear(wish), CREATE_TIMEOUT_S)
         return SandboxFact.model_validate_json(response.content)
@@ -349,7 +400,7 @@ class WorkerClient:
         if not isinstance(last, BuildDone | BuildFailedLine):
             raise Unavailable("The worker went away during the build; start the build again.")
 
-    async def _lines(self, method: str, path: str, body: str | None, silence_s: float) -> AsyncGenerator[str]:
+    async def _lines(self, method: str, path: str, body: str | None, silence_s: float | None) -> AsyncGenerator[str]:
         timeout = httpx2.Timeout(10, read=silence_s)
         headers = {"content-type": "application/json"}
         try:

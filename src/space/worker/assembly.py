@@ -11,6 +11,7 @@ from space.model.errors import SnapshotDamaged
 from space.settings import WorkerSettings
 from space.worker.admission import Admission
 from space.worker.adopt import adopt
+from space.worker.event_relay import EventRelay
 from space.worker.fleet import Fleet, Machines
 from space.worker.host import Host
 from space.worker.janitor import sweep
@@ -30,16 +31,22 @@ class Worker:
     stock: Stock
     admission: Admission
     fleet: Fleet
+    relay: EventRelay
 
     def loops(self) -> list[Coroutine[None, None, None]]:
         """Return what has to run beside the API."""
         return [
-            self.host.link.run(),
+            self.host.link.run(self.fleet.note_name),
             self.host.pool.run(),
             self.stock.settler.run(),
             self.stock.shelf.run(),
             self.stock.spares.run(),
         ]
+
+    def drain(self) -> None:
+        """Refuse new sandboxes and end all streams: the worker is about to stop."""
+        self.fleet.drain()
+        self.relay.close()
 
     def let_go(self) -> None:
         """Stop looking after VMs and leave them running."""
@@ -72,7 +79,7 @@ async def assemble(host: Host, settings: WorkerSettings, group: asyncio.TaskGrou
     await adopt(host, stock, fleet)
     await spares.adopt()
     await sweep(host.layout, _records(fleet, spares), keep_frozen=_owned(host, fleet))
-    return Worker(host, stock, admission, fleet)
+    return Worker(host, stock, admission, fleet, EventRelay(host.link.client))
 
 
 def _records(fleet: Fleet, spares: WarmPool) -> list[VmRecord]:

@@ -12,6 +12,7 @@ from space.model.errors import NotFound, SandboxFailed, SpaceError, Stale, Unava
 from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.model.template import Template
 from space.telemetry import logger
+from space.wire.gateway import EgressOrder, SecretsOrder
 from space.wire.worker import (
     Activity,
     ForkChild,
@@ -74,29 +75,21 @@ class Fleet:
         self._fence(sandbox, machine, wish.epoch)
         if machine is None:
             identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value())
-            machine = await self._admit(identity, wish.epoch, wish.template, wish.vcpus, wish.memory_mib, None)
+            entry = _newborn(sandbox, wish.epoch, wish.template, wish.vcpus, wish.memory_mib, egress=wish.egress)
+            if wish.secrets is not None:
+                await self._host.link.put_secrets(sandbox, wish.secrets)
+            machine = await self._admit(identity, entry, None)
         return await machine.settled()
 
-    async def _admit(
-        self, identity: Identity, epoch: int, template: str, vcpus: int, memory_mib: int, source: Frozen | None
-    ) -> Machine:
+    async def _admit(self, identity: Identity, entry: Entry, source: Frozen | None) -> Machine:
         if self._draining:
             raise Unavailable("This worker is stopping. Try again.")
-        files = catalog.find(self._host.layout, TemplateDigest(template))
-        sandbox = SandboxId(identity.sandbox)
-        entry = Entry(
-            sandbox=sandbox,
-            epoch=epoch,
-            state="creating",
-            template=template,
-            vcpus=vcpus,
-            memory_mib=memory_mib,
-            created_at=dt.datetime.now(dt.UTC),
-        )
+        files = catalog.find(self._host.layout, TemplateDigest(entry.template))
+        sandbox = SandboxId(entry.sandbox)
         machine = Machine(self._host, self._stock, entry, self._publish)
         self._machines[sandbox] = machine  # counted from here on, so that no other takes the same memory
         try:
-            await self._admission.check(memory_mib)
+            await self._admission.check(entry.memory_mib)
         except SpaceError:
             del self._machines[sandbox]
             raise
@@ -132,17 +125,33 @@ class Fleet:
         """Bring it back; raises NoCapacity where memory is short, and leaves it suspended."""
         machine = self._there(sandbox, wish.epoch)
         files = catalog.find(self._host.layout, TemplateDigest(wish.template))
+        if wish.secrets is not None and wish.secrets.generation > self._host.link.secrets_generation(sandbox):
+            await self._host.link.put_secrets(sandbox, wish.secrets)
         with self._admission.pledged(sandbox):
             if machine.entry.state == "suspended":
                 await self._admission.check(machine.entry.memory_mib)
-            return await machine.restore(Identity(sandbox, wish.env, wish.agent_token.get_secret_value()), files)
+            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value())
+            return await machine.restore(identity, files, wish.egress)
+
+    async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
+        """Let this leave a sandbox from now on, whatever state it is in."""
+        await self._known(sandbox).put_egress(order)
+
+    async def put_secrets(self, sandbox: SandboxId, order: SecretsOrder) -> None:
+        """Use these values for a sandbox from its next request on."""
+        machine = self._known(sandbox)
+        await self._host.link.put_secrets(sandbox, order)
+        self._publish(machine.entry)
+
+    def note_name(self, sandbox: SandboxId, address: str, name: str) -> None:
+        """Record that a sandbox's guest is given an address for a name; fine for one that has just gone."""
+        machine = self._machines.get(sandbox)
+        if machine is not None:
+            machine.note_name(address, name)
 
     async def activity(self, sandbox: SandboxId) -> Activity:
         """Ask a running sandbox's agent what is going on."""
-        machine = self._machines.get(sandbox)
-        if machine is None:
-            raise NotFound(f"This worker has no sandbox {sandbox}.")
-        return await machine.activity()
+        return await self._known(sandbox).activity()
 
     async def fork(self, sandbox: SandboxId, wish: ForkSandbox) -> list[ForkResult]:
         """Start copies of a running or suspended sandbox, all of the same moment; one result per child."""
@@ -163,9 +172,11 @@ class Fleet:
             machine = self._machines.get(sandbox)
             self._fence(sandbox, machine, child.epoch)
             if machine is None:
-                machine = await self._admit(
-                    identity, child.epoch, parent.template, parent.vcpus, parent.memory_mib, copy
+                entry = _newborn(
+                    sandbox, child.epoch, parent.template, parent.vcpus, parent.memory_mib, egress=child.egress
                 )
+                # its guest remembers the names that the parent's was given; no binding or secret goes over
+                machine = await self._admit(identity, entry.model_copy(update={"names": parent.names}), copy)
             return ForkResult(id=child.id, fact=await machine.settled())
         except SpaceError as error:
             if (left := self._machines.get(sandbox)) is not None:
@@ -214,6 +225,12 @@ class Fleet:
             raise NotFound(f"This worker has no sandbox {sandbox}.")
         return machine
 
+    def _known(self, sandbox: SandboxId) -> Machine:
+        machine = self._machines.get(sandbox)
+        if machine is None:
+            raise NotFound(f"This worker has no sandbox {sandbox}.")
+        return machine
+
     def _fence(self, sandbox: SandboxId, machine: Machine | None, epoch: int) -> None:
         known = machine.entry.epoch if machine else self._buried.get(sandbox, -1)
         if epoch < known:
@@ -242,3 +259,18 @@ class Fleet:
             )
         self._machines.pop(machine.sandbox, None)
         self.facts.publish(GoneFact(id=machine.sandbox))
+
+
+def _newborn(
+    sandbox: SandboxId, epoch: int, template: str, vcpus: int, memory_mib: int, *, egress: EgressOrder | None
+) -> Entry:
+    return Entry(
+        sandbox=sandbox,
+        epoch=epoch,
+        state="creating",
+        template=template,
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        egress=egress,
+        created_at=dt.datetime.now(dt.UTC),
+    )

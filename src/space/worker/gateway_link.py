@@ -1,63 +1,201 @@
-"""Keeps the gateway's map of slots equal to ours, across restarts of either side."""
+"""Keeps the gateway's knowledge of slots equal to ours, across restarts of either side, and does what it asks for.
+
+The gateway decides, and this process, which is root, makes true what follows: which targets packets may reach, and that
+connections which are no longer allowed end. Secrets and the authority are kept here in memory, to be told again when
+the gateway was restarted; they are never written.
+"""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 
-from space.model.errors import Unavailable
+from space.host.command import CommandError
+from space.layout import Layout
+from space.model.errors import InvalidArgument, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
+from space.net import slot
+from space.net.openings import Openings, Target
 from space.telemetry import logger
-from space.wire.gateway import GatewayClient
+from space.wire.gateway import (
+    EGRESS_HTTP_PORT,
+    Authority,
+    EgressOrder,
+    EndConnections,
+    GatewayClient,
+    NameGiven,
+    RawTarget,
+    SecretsOrder,
+    Settled,
+    SlotEntry,
+)
 
 log = logger()
 _RETRY_S = 0.1
 _ADMIT_S = 10
+Named = Callable[[SandboxId, str, str], None]
+"""Records, on storage, that a sandbox's guest is given an address for a name."""
 
 
 class GatewayLink:
-    """The wish (which sandbox is reached at which slot address) and the loop that makes the gateway know it."""
+    """The wish (each sandbox's slot, and what may leave it) and the loop that makes the gateway know it."""
 
-    def __init__(self, client: GatewayClient, slots: Mapping[SandboxId, str]) -> None:
-        self._client = client
+    def __init__(
+        self, layout: Layout, client: GatewayClient, openings: Openings, slots: Mapping[SandboxId, SlotEntry]
+    ) -> None:
+        self._layout, self.client, self._openings = layout, client, openings
         self._slots = dict(slots)
+        self._secrets: dict[SandboxId, SecretsOrder] = {}
+        self._authority: Authority | None = None
         self._linked = asyncio.Event()
 
-    async def run(self) -> None:
-        """Hold the gateway's watch for ever; after each (re)connection tell it the whole map."""
+    @property
+    def authority(self) -> Authority | None:
+        """What certificates are signed with; None until the control plane said."""
+        return self._authority
+
+    def secrets_generation(self, sandbox: SandboxId) -> int:
+        """Return the generation of a sandbox's secrets that are here, 0 for none."""
+        return self._secrets[sandbox].generation if sandbox in self._secrets else 0
+
+    async def run(self, named: Named) -> None:
+        """Hold the gateway's watch for ever; after each (re)connection tell it everything."""
+        await self._openings.clear()
         while True:
             try:
-                async for _ in self._client.watch():
-                    if not self._linked.is_set():
-                        await self._client.put_slots(self._slots)
-                        self._linked.set()
-                        log.info("gateway_linked", slots=len(self._slots))
-            except Unavailable:
-                if self._linked.is_set():
-                    log.warning("gateway_lost")
+                async with contextlib.aclosing(self.client.watch()) as lines:
+                    async for line in lines:
+                        if not self._linked.is_set():
+                            await self._tell_all()
+                        if isinstance(line, NameGiven | EndConnections):
+                            await self._carry_out(line, named)
+            except SpaceError as error:
+                if self._linked.is_set() or not isinstance(error, Unavailable):
+                    log.warning("gateway_lost", error=str(error))
                 self._linked.clear()
             await asyncio.sleep(_RETRY_S)
 
-    async def admit(self, sandbox: SandboxId, address: str) -> None:
-        """Let requests for `sandbox` through; returns when the gateway knows it, raises Unavailable after 10 s."""
-        self._slots[sandbox] = address
+    async def _tell_all(self) -> None:
+        told = {sandbox: self._entry(sandbox) for sandbox in self._slots}
+        try:
+            settled = await self.client.put_slots(told, self._authority)
+        except InvalidArgument as error:  # a policy that was good for an older release must not cost the others theirs
+            log.warning("gateway_refused_all", error=str(error))
+            await self.client.put_slots({}, self._authority)
+            settled = {sandbox: await self._put_alone(sandbox, entry) for sandbox, entry in told.items()}
+        for sandbox, wanted in settled.items():
+            await self._settle(str(told[sandbox].address), wanted)
+        self._linked.set()
+        log.info("gateway_linked", slots=len(told))
+
+    async def _put_alone(self, sandbox: SandboxId, entry: SlotEntry) -> Settled:
+        try:
+            return await self.client.put_slot(sandbox, entry)
+        except InvalidArgument as error:
+            log.error("policy_refused", sandbox=sandbox, error=str(error))  # noqa: TRY400 - its text is all there is
+            return await self.client.put_slot(sandbox, entry.model_copy(update={"egress": None}))
+
+    def _entry(self, sandbox: SandboxId) -> SlotEntry:
+        return self._slots[sandbox].model_copy(update={"secrets": self._secrets.get(sandbox)})
+
+    async def _carry_out(self, order: NameGiven | EndConnections, named: Named) -> None:
+        """Do one order; one that fails stays undone, and what waits for it at the gateway is refused."""
+        sandbox = SandboxId(order.sandbox)
+        entry = self._slots.get(sandbox)
+        try:
+            if isinstance(order, EndConnections):
+                await slot.kill_connections(self._layout, order.address, EGRESS_HTTP_PORT, order.ports)
+            elif entry is not None:
+                named(sandbox, order.address, order.name)
+                names = {**entry.names, order.address: order.name}
+                self._slots[sandbox] = entry.model_copy(update={"names": names})
+                await self._openings.add(str(entry.address), _targets(order.raw))
+        except (CommandError, OSError) as error:
+            log.warning("gateway_order_failed", sandbox=sandbox, order=order.type, error=str(error))
+            return
+        await self.client.done(order.order)
+
+    async def _settle(self, address: str, settled: Settled) -> None:
+        """Make true what the gateway decides by now. Raises CommandError."""
+        await self._openings.replace(address, _targets(settled.raw), _targets(settled.private))
+        if settled.end_all or settled.end:
+            ports = None if settled.end_all else settled.end
+            await slot.kill_connections(self._layout, address, EGRESS_HTTP_PORT, ports)
+
+    # -- slots ---------------------------------------------------------------------------------------------------------
+
+    async def admit(self, sandbox: SandboxId, entry: SlotEntry) -> None:
+        """Let requests for `sandbox` in, and of its guest out by its policy.
+
+        Returns when the gateway knows it; raises Unavailable after 10 s.
+        """
+        self._slots[sandbox] = entry
         try:
             async with asyncio.timeout(_ADMIT_S):
-                while not await self._told(sandbox, address):
+                while not await self._told(sandbox):
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError:
             raise Unavailable("The gateway of this host does not answer; see `space doctor`.") from None
 
-    async def _told(self, sandbox: SandboxId, address: str) -> bool:
+    async def _told(self, sandbox: SandboxId) -> bool:
         await self._linked.wait()
+        entry = self._entry(sandbox)
         try:
-            await self._client.put_slot(sandbox, address)
+            settled = await self.client.put_slot(sandbox, entry)
         except Unavailable:
             return False
+        await self._settle(str(entry.address), settled)
         return True
 
     async def withdraw(self, sandbox: SandboxId) -> None:
-        """Refuse requests for `sandbox` from now on. A gateway that is gone refuses everything anyway."""
-        self._slots.pop(sandbox, None)
+        """Refuse everything for and of `sandbox` from now on. A gateway that is gone refuses everything anyway."""
+        entry = self._slots.pop(sandbox, None)
+        if entry is not None:
+            await self._openings.replace(str(entry.address), ())
         try:
-            await self._client.delete_slot(sandbox)
+            await self.client.delete_slot(sandbox)
         except Unavailable:
             log.info("gateway_withdraw_deferred", sandbox=sandbox)
+
+    def forget(self, sandbox: SandboxId) -> None:
+        """Drop the secrets of a sandbox that will not come back."""
+        self._secrets.pop(sandbox, None)
+
+    # -- what may leave ------------------------------------------------------------------------------------------------
+
+    async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
+        """Let this leave a sandbox from now on; what it no longer allows has ended when this returns.
+
+        While the gateway is gone, nothing new leaves, and since nobody knows what a live connection carries, all of
+        them end. Raises InvalidPolicy and Stale, and then nothing changed.
+        """
+        entry = self._slots.get(sandbox)
+        if entry is None:  # it has no slot: whoever gives it one will know the policy
+            return
+        if entry.egress is not None and order.generation < entry.egress.generation:
+            raise Stale(f"The policy of generation {entry.egress.generation} is in force already.")
+        try:
+            settled = await self.client.put_egress(sandbox, order)
+        except Unavailable:
+            settled = Settled(end_all=True)
+        if sandbox in self._slots:
+            self._slots[sandbox] = self._slots[sandbox].model_copy(update={"egress": order})
+        await self._settle(str(entry.address), settled)
+
+    async def put_secrets(self, sandbox: SandboxId, order: SecretsOrder) -> None:
+        """Use these values from the next request on. Raises Stale."""
+        if order.generation < self.secrets_generation(sandbox):
+            raise Stale(f"The secrets of generation {self.secrets_generation(sandbox)} are here already.")
+        self._secrets[sandbox] = order
+        if sandbox in self._slots:
+            with contextlib.suppress(Unavailable):  # told with everything else when it is back
+                await self.client.put_secrets(sandbox, order)
+
+    async def put_authority(self, authority: Authority) -> None:
+        """Sign with this from now on. Raises InvalidArgument."""
+        with contextlib.suppress(Unavailable):  # likewise
+            await self.client.put_authority(authority)
+        self._authority = authority
+
+
+def _targets(raw: list[RawTarget]) -> list[Target]:
+    return [Target.of(target.cidr, target.first_port, target.last_port) for target in raw]

@@ -167,6 +167,7 @@ class GuestVm:
             access_token=identity.token,
             time_unix_ns=0,  # read anew for each attempt
             entropy=base64.b64encode(secrets.token_bytes(64)).decode(),
+            ca_pem=self._host.root.pem,
             reason=reason,
         )
         try:

@@ -80,7 +80,7 @@ class Holding:
     async def admit(self) -> None:
         """Let requests through."""
         assert self.guest is not None
-        await self.host.link.admit(self.sandbox, self.guest.slot.address)
+        await self.host.link.admit(self.sandbox, self.entry.at(self.guest.slot.address))
 
     async def connect(self) -> None:
         """Let requests through, and see one arrive."""
@@ -95,5 +95,5 @@ class Holding:
         """Change the entry, in the ledger first."""
         self.entry = self.entry.model_copy(update=changes)
         self.host.ledger.write(self.sandbox, self.entry, synced=synced)
-        if {"state", "reason", "generation", "durable"} & changes.keys():
+        if {"state", "reason", "generation", "durable", "egress"} & changes.keys():
             self._changed(self.entry)

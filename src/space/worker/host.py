@@ -18,6 +18,7 @@ from space.vmm.driver import Driver
 from space.worker.gateway_link import GatewayLink
 from space.worker.ledger import Ledger
 from space.worker.records import Entry
+from space.worker.trust import TrustedRoot
 
 _PROBE_S = 10
 _PROBE_POLL_S = 0.02
@@ -33,6 +34,7 @@ class Host:
     driver: Driver
     pool: SlotPool
     link: GatewayLink
+    root: TrustedRoot
     ledger: Ledger[Entry]
     uids: Counter
     ingress: httpx2.AsyncClient

@@ -24,11 +24,12 @@ from space.guest.agent import AgentError, AgentSilent
 from space.host.room import check_room
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
-from space.model.errors import Conflict, SandboxFailed, SpaceError, Unavailable
+from space.model.errors import Conflict, InvalidArgument, SandboxFailed, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
 from space.telemetry import logger
 from space.vmm.driver import VmmError, VmStatus
 from space.wire.agent import FreezeReason
+from space.wire.gateway import EgressOrder
 from space.wire.worker import Activity, SandboxFact
 from space.worker import starting, stopping, storing
 from space.worker.guest_vm import Died, Identity
@@ -97,6 +98,8 @@ class Machine:
             timings_ms=e.timings_ms,
             generation=e.generation,
             durable=e.durable,
+            egress_generation=e.egress.generation if e.egress else 0,
+            secrets_generation=self._has.host.link.secrets_generation(self.sandbox),
         )
 
     def fence(self, epoch: int) -> None:
@@ -127,9 +130,39 @@ class Machine:
         """Put it to storage."""
         return await self._order(lambda: storing.suspend(self._has, memory=memory))
 
-    async def restore(self, identity: Identity, template: TemplateFiles) -> SandboxFact:
-        """Bring it back from storage."""
-        return await self._order(lambda: storing.restore(self._has, identity, template))
+    async def restore(self, identity: Identity, template: TemplateFiles, egress: EgressOrder | None) -> SandboxFact:
+        """Bring it back from storage; from its first packet on it goes by `egress`, where that is newer."""
+
+        async def act() -> None:
+            if egress is not None and self._newer(egress):
+                self._has.write(egress=egress)
+            await storing.restore(self._has, identity, template)
+
+        return await self._order(act)
+
+    async def put_egress(self, egress: EgressOrder) -> None:
+        """Let this leave from now on; beside the orders, since it must not wait for any. Raises Stale, InvalidPolicy.
+
+        In the ledger first: whatever happens in between, a later start goes by the newest that was asked for.
+        """
+        if not self._newer(egress) and egress != self.entry.egress:
+            raise Stale("A newer policy is in force already.")
+        before = self.entry.egress
+        self._has.write(egress=egress)
+        try:
+            await self._has.host.link.put_egress(self.sandbox, egress)
+        except InvalidArgument:
+            self._has.write(egress=before)
+            raise
+
+    def note_name(self, address: str, name: str) -> None:
+        """Record that its guest is given an address for a name. OSError where the ledger cannot be written."""
+        if self.entry.names.get(address, name) != name:
+            raise ValueError(f"{address} stands for another name already")
+        self._has.write(names={**self.entry.names, address: name})
+
+    def _newer(self, egress: EgressOrder) -> bool:
+        return self.entry.egress is None or egress.generation > self.entry.egress.generation
 
     async def copy_to(self, target: Frozen, reason: FreezeReason, *, memory: bool) -> Manifest:
         """Freeze a copy of it as it is at one moment; it goes on."""
@@ -318,6 +351,7 @@ class Machine:
         await self._end_vm()
         for frozen in self._has.all_stored().values():
             await self._has.stock.settler.drop(frozen)
+        self._has.host.link.forget(self.sandbox)
         self._has.host.ledger.remove(self.sandbox)
 
     async def _end_vm(self) -> None:

@@ -16,6 +16,7 @@ import httpx2
 
 from space import telemetry
 from space.disk import area
+from space.host import netns
 from space.host.counter import Counter
 from space.host.process import keep_memory_private
 from space.host.tasks import first_of
@@ -24,6 +25,7 @@ from space.layout import UID_RANGE_SIZE, Layout
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId
 from space.net import addresses, gateway_ns
+from space.net.openings import Openings
 from space.net.pool import SlotPool
 from space.settings import WorkerSettings, read_process_settings
 from space.vmm import probe
@@ -37,6 +39,7 @@ from space.worker.host import Host
 from space.worker.ledger import Ledger
 from space.worker.records import Entry
 from space.worker.server import create_app
+from space.worker.trust import TrustedRoot
 
 log = telemetry.logger()
 _BOOT_DEADLINE_S = {"tcg": 45.0, "kvm": 15.0}
@@ -62,7 +65,7 @@ async def serve(settings: WorkerSettings) -> None:
             log.info("worker_started", vmm=host.vmm, adopted=len(worker.fleet.told()))
             await stop.wait()
             web.should_exit = True
-            worker.fleet.drain()
+            worker.drain()
             await serving
             for loop in loops:
                 loop.cancel()
@@ -73,7 +76,7 @@ async def serve(settings: WorkerSettings) -> None:
 async def _prepare(settings: WorkerSettings, layout: Layout) -> Driver:
     """Make the areas and the gateway namespace, and find out what runs guests here."""
     await area.prepare(layout, disk_gib=settings.disk_gib, memory_gib=-(-settings.memory_mib // 1024))
-    await gateway_ns.ensure(layout)
+    await gateway_ns.ensure(layout, settings.uplink, settings.resolvers, settings.never_except)
     kernel, initrd = await boot_files(layout, settings.code_dir)
     return await probe.choose(layout, settings.driver, kernel, initrd)
 
@@ -81,8 +84,11 @@ async def _prepare(settings: WorkerSettings, layout: Layout) -> Driver:
 async def _host(stack: contextlib.AsyncExitStack, settings: WorkerSettings, layout: Layout, driver: Driver) -> Host:
     ledger = Ledger(layout.ledger_dir, Entry)
     ledger.open()
-    slots = {e.sandbox: e.vm.on_this_boot().slot for e in ledger.read() if e.vm and e.state in ("running", "paused")}
-    held = {SandboxId(sandbox): addresses.pair(slot).slot for sandbox, slot in slots.items() if slot is not None}
+    # a suspension that is undone goes on with its slot; one that was committed gives it back
+    here = ("running", "paused", "suspending")
+    live = [(e, e.vm.on_this_boot().slot) for e in ledger.read() if e.vm and e.state in here]
+    held = {SandboxId(e.sandbox): e.at(addresses.pair(slot).slot) for e, slot in live if slot is not None}
+    openings = Openings(netns.path(layout.gateway_netns))
     gateway = GatewayClient(layout.gateway_control_sock)
     stack.push_async_callback(gateway.close)
     transport = httpx2.AsyncHTTPTransport(uds=str(layout.ingress_sock))
@@ -93,7 +99,8 @@ async def _host(stack: contextlib.AsyncExitStack, settings: WorkerSettings, layo
         layout=layout,
         driver=driver,
         pool=SlotPool(layout, settings.slot_pool),
-        link=GatewayLink(gateway, held),
+        link=GatewayLink(layout, gateway, openings, held),
+        root=TrustedRoot(layout.data_dir / "worker" / "root.pem"),
         ledger=ledger,
         uids=Counter(layout.data_dir / "worker" / "next-uid", last=UID_RANGE_SIZE - layout.vm_uid_offset - 1),
         ingress=ingress,

@@ -5,6 +5,7 @@ import datetime as dt
 import pydantic
 
 from space.host.process import ProcessRef, boot_id
+from space.wire.gateway import EgressOrder, SlotEntry
 from space.wire.worker import VmState
 
 
@@ -43,7 +44,9 @@ class Entry(pydantic.BaseModel):
     """One sandbox on this host.
 
     `vm` is None while it has none (suspended, failed). `generation` counts its committed suspensions: the last one lies
-    in storage under that number, and is `durable` once it would survive a loss of power.
+    in storage under that number, and is `durable` once it would survive a loss of power. `names` are the synthetic
+    addresses that its guest, or the one it is a copy of, was ever given: address to name. A guest remembers them, so
+    none gets a second name.
     """
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -58,8 +61,15 @@ class Entry(pydantic.BaseModel):
     vm: VmRecord | None = None
     generation: int = 0
     durable: bool = False
+    egress: EgressOrder | None = None
+    names: dict[str, str] = {}
     timings_ms: dict[str, float] = {}
     created_at: dt.datetime
+
+    def at(self, address: str) -> SlotEntry:
+        """Return what the gateway is told of it when it is reached at this address."""
+        told = {"address": address, "egress": self.egress, "names": self.names}
+        return SlotEntry.model_validate(told)
 
 
 class Spare(pydantic.BaseModel):

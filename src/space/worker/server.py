@@ -12,6 +12,7 @@ from space.image import build, catalog
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId, TemplateDigest
 from space.settings import WorkerSettings
+from space.wire.gateway import AskAnswer, Authority, EgressOrder, SecretsOrder
 from space.wire.serving import answer_with_problems
 from space.wire.worker import (
     Activity,
@@ -29,6 +30,7 @@ from space.wire.worker import (
     WorkerInfo,
     error_line,
 )
+from space.worker import trust
 from space.worker.assembly import Worker
 from space.worker.fleet import Fleet
 from space.worker.shelf import default_shape
@@ -44,6 +46,7 @@ def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_
     _add_sandboxes(app, worker.fleet)
     _add_orders(app, worker.fleet)
     _add_templates(app, worker, settings)
+    _add_egress(app, worker)
 
     @app.get("/v1/worker")
     async def info() -> WorkerInfo:
@@ -55,6 +58,7 @@ def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_
             vmm_version=worker.host.driver.version,
             memory_mib=worker.admission.memory_mib,
             memory_free_mib=worker.admission.free_mib,
+            authority=trust.describe(authority) if (authority := worker.host.link.authority) else None,
         )
 
     return app
@@ -111,6 +115,36 @@ def _add_orders(app: FastAPI, fleet: Fleet) -> None:
     @app.get("/v1/sandboxes/{sandbox}/activity")
     async def activity(sandbox: Id) -> Activity:
         return await fleet.activity(SandboxId(sandbox))
+
+
+def _add_egress(app: FastAPI, worker: Worker) -> None:
+    link = worker.host.link
+
+    @app.put("/v1/sandboxes/{sandbox}/egress", status_code=204)
+    async def put_egress(sandbox: Id, order: EgressOrder) -> Response:
+        await worker.fleet.put_egress(SandboxId(sandbox), order)
+        return Response(status_code=204)
+
+    @app.put("/v1/sandboxes/{sandbox}/secrets", status_code=204)
+    async def put_secrets(sandbox: Id, order: SecretsOrder) -> Response:
+        await worker.fleet.put_secrets(SandboxId(sandbox), order)
+        return Response(status_code=204)
+
+    @app.put("/v1/sandboxes/{sandbox}/asks/{ask}", status_code=204)
+    async def answer_ask(sandbox: Id, ask: int, answer: AskAnswer) -> Response:
+        await link.client.answer_ask(SandboxId(sandbox), ask, answer)
+        return Response(status_code=204)
+
+    @app.put("/v1/authority", status_code=204)
+    async def put_authority(authority: Authority) -> Response:
+        trust.describe(authority)
+        await link.put_authority(authority)
+        worker.host.root.keep(authority.root)
+        return Response(status_code=204)
+
+    @app.get("/v1/egress")
+    async def events(boot: str = "", after: int = 0) -> StreamingResponse:
+        return StreamingResponse(worker.relay.lines(boot, after), media_type=NDJSON)
 
 
 def _add_templates(app: FastAPI, worker: Worker, settings: WorkerSettings) -> None:

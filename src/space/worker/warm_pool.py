@@ -19,6 +19,7 @@ from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.telemetry import logger
 from space.vmm.driver import VmmError, VmStatus
 from space.wire.agent import FreezeWish
+from space.wire.gateway import SlotEntry
 from space.worker.guest_vm import Died, GuestVm, Identity
 from space.worker.host import Host
 from space.worker.ledger import Ledger
@@ -187,7 +188,7 @@ class WarmPool:
     async def _try_path(self, guest: GuestVm, token: str) -> None:
         """See requests arrive through the data path, under the VM's own name, so that its taker need not."""
         vm = SandboxId(guest.record.vm)
-        await self._host.link.admit(vm, guest.slot.address)
+        await self._host.link.admit(vm, SlotEntry.model_validate({"address": guest.slot.address}))
         try:
             await self._host.probe(vm)
             await self._host.rehearse(vm, token)

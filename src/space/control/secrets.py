@@ -1,0 +1,67 @@
+"""Use cases on secrets. A value comes in once, and goes out only to gateways beside sandboxes whose policy binds it."""
+
+from space.control import egress
+from space.control.plane import Plane
+from space.control.secret_values import context
+from space.control.vault import CannotOpen
+from space.model.errors import InvalidArgument, NotFound
+from space.model.ids import ProjectId
+from space.model.secret import MAX_SECRETS, Secret, check_name, check_value
+from space.store import policies, secrets
+from space.telemetry import logger
+
+_AT_ONCE = 100
+
+
+async def put(plane: Plane, project: ProjectId, name: str, value: str) -> Secret:
+    """Give a secret its first or next value; returns when the sandboxes that use it go by it, where they answer.
+
+    Raises InvalidArgument for a name or value that cannot be, or where there are too many.
+    """
+    check_name(name)
+    check_value(value)
+    async with plane.db.transaction() as tx:
+        count = await secrets.lock(tx, project)
+        place = await secrets.next_place(tx, project, name)
+        if place.version == 1 and count >= MAX_SECRETS:
+            raise InvalidArgument(f"A project has at most {MAX_SECRETS} secrets; remove one that is not needed.")
+        made = await secrets.put(tx, project, name, place, plane.vault.seal(value, context(place)))
+        touched = await policies.raise_secrets(tx, project, name)
+    logger().info("secret_set", project=project, secret=name, version=made.version, sandboxes=len(touched))
+    await egress.push_all(plane, touched)
+    return made
+
+
+async def listed(plane: Plane, project: ProjectId) -> list[Secret]:
+    """Return a project's secrets, without their values."""
+    return await secrets.listed(plane.db, project)
+
+
+async def delete(plane: Plane, project: ProjectId, name: str) -> None:
+    """Remove a secret; requests that need it are refused from then on. Raises NotFound."""
+    async with plane.db.transaction() as tx:
+        await secrets.lock(tx, project)
+        if not await secrets.delete(tx, project, name):
+            raise NotFound(f"There is no secret {name[:64]!r}.")
+        touched = await policies.raise_secrets(tx, project, name)
+    logger().info("secret_deleted", project=project, secret=name, sandboxes=len(touched))
+    await egress.push_all(plane, touched)
+
+
+async def reseal(plane: Plane) -> int:
+    """Seal anew, with the newest master key, what another one sealed; returns how many values that were.
+
+    What does not open is left as it is: its key may be put back.
+    """
+    count, after = 0, ""
+    while found := await secrets.under_other_keys(plane.db, plane.vault.key_id, after, _AT_ONCE):
+        after = found[-1].place.id
+        for one in found:
+            try:
+                value = plane.vault.open(one.sealed, context(one.place))
+            except CannotOpen as error:
+                logger().error("secret_unreadable", secret=one.name, error=str(error))
+                continue
+            await secrets.reseal(plane.db, one.place, plane.vault.seal(value, context(one.place)))
+            count += 1
+    return count

@@ -1,0 +1,118 @@
+"""The sandboxes of this host as their traffic is judged: by which policy, with which names and secrets.
+
+A guest is known by the address of its slot, which packet rules tie to the interface. All of it is what the worker told
+this process since it started; a guest that it did not tell of is nobody, and nobody may do anything.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from space.gateway.budgets import Budgets
+from space.gateway.flights import Flights
+from space.gateway.names import Names
+from space.model.errors import NotFound, Stale
+from space.model.ids import SandboxId
+from space.model.policy import Policy
+from space.model.policy_document import parse
+from space.wire import gateway as wire
+
+_DENY_ALL = Policy()
+_FORMER = 16
+"""Replaced values that are still taken out of answers: a server may show what it was sent before."""
+
+
+@dataclasses.dataclass(slots=True)
+class Guest:
+    """One sandbox.
+
+    `unseen`: it had connections before this process began, of which `flights` knows nothing.
+    """
+
+    sandbox: SandboxId
+    address: str
+    names: Names
+    policy: Policy = _DENY_ALL
+    generation: int = 0
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    secrets_generation: int = 0
+    former_secrets: collections.deque[str] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_FORMER), repr=False
+    )
+    flights: Flights = dataclasses.field(default_factory=Flights)
+    budgets: Budgets = dataclasses.field(default_factory=Budgets)
+    unseen: bool = False
+
+    def apply(self, order: wire.EgressOrder) -> None:
+        """Judge by this policy from now on; raises Stale for one that is overtaken, InvalidPolicy."""
+        if order.generation < self.generation:
+            raise Stale(f"The policy of generation {self.generation} is in force already.")
+        policy = parse(order.policy)
+        if order.generation > self.generation:
+            self.budgets = Budgets()
+        self.policy, self.generation = policy, order.generation
+
+    def keep(self, order: wire.SecretsOrder) -> None:
+        """Use these secrets from now on; raises Stale for ones that are overtaken."""
+        if order.generation < self.secrets_generation:
+            raise Stale(f"The secrets of generation {self.secrets_generation} are in force already.")
+        known = {value.value.get_secret_value() for value in order.values.values()}
+        self.former_secrets.extend(value for value in self.secrets.values() if value not in known)
+        self.secrets = {name: value.value.get_secret_value() for name, value in order.values.items()}
+        self.secrets_generation = order.generation
+
+
+class Guests:
+    """All of them, by sandbox and by address."""
+
+    def __init__(self) -> None:
+        self._by_sandbox: dict[SandboxId, Guest] = {}
+        self._by_address: dict[str, Guest] = {}
+
+    def __iter__(self) -> Iterator[Guest]:
+        return iter(self._by_sandbox.values())
+
+    def at(self, address: str) -> Guest | None:
+        """Return who is behind a slot's address."""
+        return self._by_address.get(address)
+
+    def of(self, sandbox: SandboxId) -> Guest:
+        """Return a sandbox; raises NotFound."""
+        guest = self._by_sandbox.get(sandbox)
+        if guest is None:
+            raise NotFound(f"Sandbox {sandbox} has no slot here.")
+        return guest
+
+    def put(self, sandbox: SandboxId, entry: wire.SlotEntry) -> Guest:
+        """Know a sandbox by what the worker says of it; raises Stale, InvalidPolicy, and then nothing changed."""
+        address = str(entry.address)
+        old = self._by_sandbox.get(sandbox)
+        if old is not None and old.address == address:
+            guest = dataclasses.replace(old)
+        else:
+            # another slot is another life: nothing of the former one's connections is left
+            guest = Guest(sandbox, address, Names())
+        if entry.egress is not None:
+            guest.apply(entry.egress)
+        if entry.secrets is not None:
+            guest.keep(entry.secrets)
+        guest.names.learn(entry.names)
+        self.remove(sandbox)
+        self._by_sandbox[sandbox] = self._by_address[address] = guest
+        return guest
+
+    def remove(self, sandbox: SandboxId) -> None:
+        """Forget a sandbox and its secrets; fine when it is unknown."""
+        guest = self._by_sandbox.pop(sandbox, None)
+        if guest is not None and self._by_address.get(guest.address) is guest:
+            del self._by_address[guest.address]
+
+    def replace(self, entries: Mapping[SandboxId, wire.SlotEntry]) -> dict[SandboxId, Guest]:
+        """Know these and no others. Those that are new here were there before this process: they are `unseen`."""
+        for sandbox in self._by_sandbox.keys() - entries.keys():
+            self.remove(sandbox)
+        known = set(self._by_sandbox)
+        found = {sandbox: self.put(sandbox, entry) for sandbox, entry in entries.items()}
+        for sandbox, guest in found.items():
+            guest.unseen = guest.unseen or sandbox not in known
+        return found

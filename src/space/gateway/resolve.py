@@ -1,0 +1,123 @@
+"""Names to addresses, for the gateway's own dialling: asked only after a request was judged, and screened.
+
+Only A is asked for: the way out is IPv4. Every address of an answer is screened, and one that passed is dialled as a
+literal, so that a name which changes its mind between two lookups gains nothing.
+"""
+
+import asyncio
+import dataclasses
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network
+
+import dns.asyncresolver
+import dns.exception
+import dns.rdatatype
+import dns.resolver
+
+from space.model.errors import SpaceError, Unavailable
+
+_LOOKUP_S = 3.0
+_TTL_MIN_S, _TTL_MAX_S = 1.0, 60.0
+"""A server that says 0 is asked once a second at most; one that says a day is asked again after a minute."""
+_CACHE = 4096
+_MAX_LOOKUPS = 256
+"""Lookups under way for all guests."""
+_AVOID_S = 10.0
+"""How long an address that could not be connected to is the last choice."""
+
+
+class NotResolved(SpaceError):
+    """The name has no address that may be dialled."""
+
+    code, status, title = "not_resolved", 502, "Name not resolved"
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    addresses: tuple[IPv4Address, ...]
+    until_s: float
+
+
+class Resolver:
+    """Asks the host's name servers, and remembers for as long as they say, within limits."""
+
+    def __init__(self, servers: Sequence[IPv4Address], refused: Sequence[IPv4Network]) -> None:
+        """`refused`: ranges that are dialled only where a policy names them (model/ranges.py)."""
+        self._asks = dns.asyncresolver.Resolver(configure=False)
+        self._asks.nameservers = [str(server) for server in servers]
+        self._asks.lifetime = _LOOKUP_S
+        self._asks.timeout = 1.0
+        self._refused = tuple(refused)
+        self._cache: OrderedDict[str, _Known] = OrderedDict()
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._avoid: dict[IPv4Address, float] = {}
+
+    async def pick(
+        self, name: str, allowed: Callable[[IPv4Address], bool], declared: IPv4Network | None, spread: int
+    ) -> IPv4Address:
+        """Return the address to dial for a canonical name.
+
+        `allowed` is what the policy says of an address, `declared` the network in which its rule expects the name, the
+        only way into a refused range. `spread` chooses among several; the same number chooses the same. Raises
+        NotResolved where nothing is left, and Unavailable where no name server answers.
+        """
+        found = await self._addresses(name)
+        passed = [address for address in found if self.passes(address, declared) and allowed(address)]
+        if not passed:
+            raise NotResolved(
+                f"{name} has no address." if not found else f"{name} resolves to addresses that may not be reached."
+            )
+        now_s = time.monotonic()
+        fresh = [address for address in passed if self._avoid.get(address, 0) <= now_s] or passed
+        return fresh[spread % len(fresh)]
+
+    def passes(self, address: IPv4Address, declared: IPv4Network | None) -> bool:
+        """Tell whether an address may be dialled at all."""
+        if declared is not None and address in declared:
+            return True
+        return not any(address in network for network in self._refused)
+
+    def note_failure(self, address: IPv4Address) -> None:
+        """Choose others before this address for some seconds: nobody answered there."""
+        now_s = time.monotonic()
+        self._avoid = {one: until_s for one, until_s in self._avoid.items() if until_s > now_s}
+        if len(self._avoid) < _CACHE:
+            self._avoid[address] = now_s + _AVOID_S
+
+    async def _addresses(self, name: str) -> tuple[IPv4Address, ...]:
+        known = self._cache.get(name)
+        if known is not None and known.until_s > time.monotonic():
+            self._cache.move_to_end(name)
+            return known.addresses
+        while name in self._under_way:  # one question for all who ask at once
+            await asyncio.wait([self._under_way[name]])
+            known = self._cache.get(name)
+            if known is not None and known.until_s > time.monotonic():
+                return known.addresses
+        if len(self._under_way) >= _MAX_LOOKUPS:
+            raise Unavailable("Too many names are being resolved just now. Try again.")
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way[name] = mine
+        try:
+            known = await self._ask(name)
+        finally:
+            del self._under_way[name]
+            mine.set_result(None)
+        self._cache[name] = known
+        if len(self._cache) > _CACHE:
+            self._cache.popitem(last=False)
+        return known.addresses
+
+    async def _ask(self, name: str) -> _Known:
+        now_s = time.monotonic()
+        try:
+            answer = await self._asks.resolve(name + ".", dns.rdatatype.A, search=False)
+        except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
+            return _Known((), now_s + _TTL_MIN_S)
+        except (dns.exception.DNSException, OSError) as error:
+            raise Unavailable(f"No name server answers for {name}. Try again.") from error
+        addresses = tuple(IPv4Address(record.address) for record in answer)
+        ttl_s = answer.rrset.ttl if answer.rrset is not None else 0
+        return _Known(addresses, now_s + min(max(ttl_s, _TTL_MIN_S), _TTL_MAX_S))

@@ -1,0 +1,47 @@
+"""A secret, as far as it is known again; and sealed data, which only the master key opens."""
+
+import dataclasses
+import datetime
+import re
+
+from space.model.errors import InvalidArgument
+from space.model.policy_bindings import is_secret_name
+
+MAX_SECRETS = 1000
+"""Of a project."""
+
+MAX_VALUE = 8192
+"""Characters of a value."""
+
+VALUE = r"^[^\x00-\x1f\x7f-\x9f]+$"
+"""Pattern of a value: no control characters, so no line ends, since it is sent in headers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Secret:
+    """What is told about a secret: never its value. `version` counts the values it has had."""
+
+    name: str
+    version: int
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sealed:
+    """Encrypted data and the master key that it was encrypted with."""
+
+    key_id: str
+    data: bytes = dataclasses.field(repr=False)
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidArgument for what cannot name a secret."""
+    if not is_secret_name(name):
+        raise InvalidArgument("A secret's name is a letter or '_', then letters, digits and '_', at most 64 in all.")
+
+
+def check_value(value: str) -> None:
+    """Raise InvalidArgument, without showing it, for a value that cannot be carried in a header or a parameter."""
+    if len(value) > MAX_VALUE or re.fullmatch(VALUE, value) is None:
+        raise InvalidArgument(f"A secret's value is 1 to {MAX_VALUE} characters, no control characters, no line ends.")

@@ -1,0 +1,5 @@
+"""Entry point of `python -m space.redactor`."""
+
+from space.redactor.main import main
+
+main()

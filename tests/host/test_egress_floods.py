@@ -1,0 +1,105 @@
+"""One guest that takes all it can, and what another gets meanwhile; oracles are answers and the proxy's memory."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from tests.support import egress_world
+from tests.support.egress_world import World
+
+from space.gateway.flights import MAX_IN_FLIGHT
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes network namespaces")
+
+
+@pytest.fixture(scope="module")
+async def world() -> AsyncGenerator[World]:
+    """All of it, once."""
+    async with egress_world.world() as made:
+        yield made
+
+
+def _resident_mib(pid: int) -> float:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+HELLOS = """
+made = ssl.create_default_context(); made.check_hostname = False; made.verify_mode = ssl.CERT_NONE
+address = address_of("allowed.test")
+ended = 0
+for i in range(COUNT):
+    s = socket.create_connection((address, 443), 10)
+    try: made.wrap_socket(s, server_hostname=NAME)
+    except OSError: ended += 1
+    finally: s.close()
+show(ended)
+"""
+
+
+async def test_a_flood_of_made_up_names_leaves_others_their_certificates(world: World) -> None:
+    """EGRESS C1: each refused name ends its handshake at once and leaves nothing in the proxy.
+
+    In the first sketch 1,024 of these switched off egress for the whole host.
+    """
+    await world.allow(world.one, {"allow": [{"host": "allowed.test"}]})
+    await world.allow(world.two, {"allow": [{"host": "allowed.test"}]})
+    assert (await world.fetch(world.two, "allowed.test"))["status"] == 200
+    count = 1500
+    hellos = HELLOS.replace("COUNT", str(count // 2))
+    before = _resident_mib(world.proxy.ref.pid)
+    async with asyncio.TaskGroup() as group:
+        made_up = [
+            group.create_task(world.run(world.one, hellos.replace("NAME", f"f'n{{i}}-{k}.flood.test'"))) for k in "ab"
+        ]
+    assert [task.result() for task in made_up] == [count // 2] * 2
+    assert _resident_mib(world.proxy.ref.pid) - before < 80  # the first sketch took 0.2 MiB for each: 300
+    assert (await world.fetch(world.two, "allowed.test"))["status"] == 200
+    await world.allow(world.two, {"allow": [{"host": "*.wild.test"}]})
+    assert (await world.fetch(world.two, "x.wild.test"))["status"] == 200  # a name that is new to the proxy
+
+
+async def test_legal_names_without_end_are_bounded(world: World) -> None:
+    """EGRESS C1b: under `*.suffix` every name is legal, so the oldest certificates are taken back, one by one."""
+    await world.allow(world.one, {"allow": [{"host": "*.wild.test"}]})
+    lines = """
+import time
+made = context()
+got = 0
+for i in range(530):
+    while (found := lookup(f"n{i}.wild.test"))[0] != 0: time.sleep(0.05)
+    s = socket.create_connection((found[1][0], 443), 10)
+    with made.wrap_socket(s, server_hostname=f"n{i}.wild.test"): got += 1
+first = connect("n0.wild.test")
+show([got, first.version()])
+"""
+    answer = await world.run(world.one, lines)
+    assert answer[0] == 530
+    assert answer[1].startswith("TLSv1.")
+
+
+async def test_a_sandboxs_requests_in_flight_are_bounded(world: World) -> None:
+    """EGRESS H1: what one guest holds open ends at its own limit; another's request goes through."""
+    await world.allow(world.one, {"allow": [{"host": "allowed.test"}]})
+    await world.allow(world.two, {"allow": [{"host": "allowed.test"}]})
+    lines = """
+from attack_client import H2_START, h2_answers, h2_headers
+fields = [(":method", "GET"), (":scheme", "https"), (":authority", "allowed.test"), (":path", "/hold")]
+streams = range(1, 200, 2)
+connections = [connect("allowed.test", alpn=["h2"]) for _ in range(6)]
+for s in connections: s.sendall(H2_START + b"".join(h2_headers(stream, fields) for stream in streams))
+print(sum(status == 200 for s in connections for status in h2_answers(s, streams).values()))
+import sys; sys.stdin.read()
+"""
+    async with world.running(world.one, lines) as stream:
+        async with asyncio.timeout(60):
+            assert int(await stream.readline()) == MAX_IN_FLIGHT
+        assert (await world.fetch(world.two, "allowed.test"))["status"] == 200
+    # what was held ends with its connections, and then there is room again
+    async with asyncio.timeout(60):
+        while (await world.fetch(world.one, "allowed.test"))["status"] != 200:
+            await asyncio.sleep(0.1)
