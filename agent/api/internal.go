@@ -30,6 +30,7 @@ func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer 
 		{"POST", "/init", in.init},
 		{"POST", "/freeze", in.freeze},
 		{"POST", "/thaw", in.thaw},
+		{"POST", "/ready", in.ready},
 		{"POST", "/warm", in.warm},
 		{"GET", "/activity", in.activity},
 		{"POST", "/shutdown", in.shutDown},

@@ -1,5 +1,6 @@
 // Package hook runs the sandbox's own scripts around a freeze: what its user
-// wants done before it sleeps and after it woke. They run as root, as a command
+// wants done before it sleeps and after it woke, and what tells that an image is
+// ready to be saved as a template. They run as root, as a command
 // does but in no list, and decide nothing: a hook that fails, hangs or is not
 // there is told about and holds up nobody beyond its time.
 package hook
@@ -22,6 +23,7 @@ const Dir = "/etc/space/hooks"
 const (
 	PreSuspend  = "pre-suspend"
 	PostRestore = "post-restore"
+	Ready       = "ready"
 )
 
 // maxTail is how much of what a hook printed is told, in bytes.

@@ -14,7 +14,7 @@ import h11
 import pydantic
 
 from space.host.netns import tcp_socket
-from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, ThawWish
+from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, ReadyWish, ThawWish
 from space.wire.gateway import AGENT_INTERNAL_PORT
 
 GUEST_ADDRESS = "169.254.0.21"
@@ -68,6 +68,15 @@ async def freeze(netns: Path, wish: FreezeWish, timeout_s: float) -> Frozen:
 async def thaw(netns: Path, wish: ThawWish, timeout_s: float) -> None:
     """Let user code run again where a freeze came to nothing; raises AgentError, AgentSilent."""
     _understood(_Done, *await _ask(netns, "POST", "/thaw", wish, timeout_s))
+
+
+async def ready(netns: Path, check_timeout_s: float) -> None:
+    """Wait until the image's own check succeeds, if it has one.
+
+    Raises AgentError where it has not succeeded after `check_timeout_s`, AgentSilent.
+    """
+    wish = ReadyWish(timeout_s=check_timeout_s)
+    _understood(_Done, *await _ask(netns, "POST", "/ready", wish, check_timeout_s + _ATTEMPT_S))
 
 
 async def warm(netns: Path, timeout_s: float) -> None:

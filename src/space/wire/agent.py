@@ -37,6 +37,12 @@ class AgentReady(pydantic.BaseModel):
     boot_id: str
 
 
+class ReadyWish(pydantic.BaseModel):
+    """Run the image's check until it succeeds, for at most `timeout_s`."""
+
+    timeout_s: float
+
+
 class FreezeWish(pydantic.BaseModel):
     """Stop user code, after the hook has run for at most `hook_timeout_s`.
 

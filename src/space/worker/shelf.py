@@ -26,6 +26,8 @@ from space.worker.records import VmRecord
 
 log = logger()
 _AGENT_S = 30.0
+READY_S = 60.0
+"""How long a template's own check (`/etc/space/hooks/ready`) may take to succeed."""
 _WARM_UPS = 2
 
 
@@ -131,6 +133,7 @@ class Shelf:
     async def _freeze(self, guest: GuestVm, files: TemplateFiles, target: Frozen, shape: Shape) -> None:
         await asyncio.to_thread(storage.begin, target)
         await guest.boot(files, files.rootfs, Identity(new_id(), {}, new_id()))
+        await guest.unless_dead(agent.ready(guest.netns, READY_S))
         for _ in range(_WARM_UPS):
             await agent.warm(guest.netns, _AGENT_S)
         await agent.freeze(guest.netns, FreezeWish(reason="snapshot", hook_timeout_s=0, sync=True), _AGENT_S)

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 from space.disk.frozen import Frozen
+from space.guest import agent
+from space.guest.agent import AgentError, AgentSilent
 from space.host.tasks import together
 from space.image.catalog import TemplateFiles
 from space.model.errors import BootFailed, SnapshotUnfit
 from space.telemetry import logger
 from space.worker.guest_vm import Died, Identity
 from space.worker.holding import Holding
+from space.worker.shelf import READY_S
 
 log = logger()
 _ATTEMPTS = 2
@@ -44,8 +47,18 @@ async def start_vm(h: Holding, identity: Identity, template: TemplateFiles, sour
             "The snapshot's memory cannot be taken up here: it is of another size, another VMM, or missing."
         )
     await boot(h, identity, template, template.rootfs)
+    await _until_ready(h)
     h.stock.shelf.wanted(e.template, e.vcpus, e.memory_mib)
     return "boot"
+
+
+async def _until_ready(h: Holding) -> None:
+    """Wait for the template's own check, which its clones have behind them."""
+    assert h.guest is not None
+    try:
+        await h.guest.unless_dead(agent.ready(h.guest.netns, READY_S))
+    except (AgentError, AgentSilent, Died) as error:
+        raise BootFailed(f"The template did not become ready: {error}") from error
 
 
 async def _clone(h: Holding, identity: Identity, template: TemplateFiles, snapshot: Frozen) -> None:
