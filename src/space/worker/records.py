@@ -73,9 +73,10 @@ class Entry(pydantic.BaseModel):
 
 
 class Spare(pydantic.BaseModel):
-    """A clone that waits for a sandbox: of which template, and its VM."""
+    """A clone that waits for a sandbox: of which template, its VM, and whether it is finished."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
     template: str
     vm: VmRecord
+    ready: bool = False

@@ -1,4 +1,4 @@
-"""Clones kept ready: started, warmed and stopped, so that a create only has to tell one who it is.
+"""Clones kept ready: started, warmed and idle, so that a create only has to tell one who it is.
 
 For each template and size that was asked for lately, up to `size` of them. They are made one at a time while nothing
 else starts, use memory that nobody needs, and are given up when somebody does. A restart of the worker keeps them.
@@ -17,8 +17,7 @@ from space.image import catalog
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.telemetry import logger
-from space.vmm.driver import VmmError, VmStatus
-from space.wire.agent import FreezeWish
+from space.vmm.driver import VmmError
 from space.wire.gateway import SlotEntry
 from space.worker.guest_vm import Died, GuestVm, Identity
 from space.worker.host import Host
@@ -77,11 +76,7 @@ class WarmPool:
         return None
 
     async def _wake(self, guest: GuestVm, identity: Identity) -> None:
-        try:
-            self._ledger.remove(guest.record.vm)  # its owner's record names the VM by now
-            await guest.vm.resume()
-        except VmmError as error:
-            raise Died(f"the spare did not continue: {error}") from error
+        self._ledger.remove(guest.record.vm)  # its owner's record names the VM by now
         await guest.initialise(identity, "fork")
 
     def records(self) -> list[VmRecord]:
@@ -112,7 +107,7 @@ class WarmPool:
             except VmmError:
                 vm = None
             guest = GuestVm(self._host, record, self._note(spare.template), vm)
-            if vm is None or vm.status is not VmStatus.PAUSED:  # its vCPUs are stopped last
+            if vm is None or not spare.ready:
                 await self._give_up(guest)
                 continue
             shape = Shape(spare.template, record.vcpus, record.memory_mib)
@@ -175,8 +170,7 @@ class WarmPool:
             await guest.unless_dead(agent.warm(guest.netns, _AGENT_S))
             await self._try_path(guest, nobody.token)
             await guest.initialise(nobody, "fork")  # what `_wake` will do
-            await agent.freeze(guest.netns, FreezeWish(reason="pause", hook_timeout_s=0), _AGENT_S)
-            await guest.vm.pause()
+            self._ledger.write(guest.record.vm, Spare(template=shape.template, vm=guest.record, ready=True))
         except BaseException:
             await self._give_up(guest)
             raise
