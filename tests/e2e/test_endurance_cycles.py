@@ -23,6 +23,8 @@ async def test_fifty_cycles_lose_nothing(space: Deployment, sandbox: str, rng: r
     for _ in range(50):
         await _cycle(witness)
     await witness.goes_on()
+    listed = (await space.http.get(f"/v1/sandboxes/{sandbox}/commands/{witness.counter}")).json()
+    assert listed["running"] is True
 
 
 async def test_sandboxes_sleep_and_wake_beside_each_other(
