@@ -12,7 +12,9 @@ _ODD_PATHS = (
 
 
 @case(
-    "T-01", "TLS without a name, with an address as name, with a NUL in it", "requests that arrive, packets", core=True
+    "T-01",
+    "TLS without a name, with an address as name, with a NUL in it",
+    "requests that arrive, packets",
 )
 async def no_name(r: Range) -> None:
     """Also EGRESS-H4."""
@@ -110,7 +112,9 @@ show([at(ssl.TLSVersion.TLSv1), at(ssl.TLSVersion.TLSv1_1), at(ssl.TLSVersion.TL
 
 
 @case(
-    "T-10", "servers with an old, a foreign, another's and a self-made certificate", "requests that arrive", core=True
+    "T-10",
+    "servers with an old, a foreign, another's and a self-made certificate",
+    "requests that arrive",
 )
 async def bad_certificates(r: Range) -> None:
     """Also T-11."""
@@ -192,7 +196,7 @@ async def paths(r: Range) -> None:
     await r.control()
 
 
-@case("H-12", "WebSocket, h2c and made-up upgrades where no rule says so", "requests that arrive", core=True)
+@case("H-12", "WebSocket, h2c and made-up upgrades where no rule says so", "requests that arrive")
 async def upgrades(r: Range) -> None:
     """Also H-14 and EGRESS-H8."""
     out = await r.run(
@@ -268,7 +272,6 @@ async def alternatives(r: Range) -> None:
     "EGRESS-C2",
     "the dial address in headers, and the plain chain towards B's agent",
     "packets, requests at B",
-    core=True,
 )
 async def dial_address(r: Range) -> None:
     """C2: each missing or odd value of the decision fell back to what the guest had chosen."""
@@ -293,7 +296,7 @@ show([out, fetch("allowed.test", "/health", port=49983, tls=False, address="{r.s
         assert (status == 200) == (path == "/public/x"), out
 
 
-@case("EGRESS-H2", "headers that say who the sandbox is", "the ledger of decisions", core=True)
+@case("EGRESS-H2", "headers that say who the sandbox is", "the ledger of decisions")
 async def forged_identity(r: Range) -> None:
     """H2: X-Forwarded-For booked A's bytes on B. Also L-01's half above the packets."""
     forged = [
