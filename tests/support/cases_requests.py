@@ -96,7 +96,8 @@ async def versions(r: Range) -> None:
         r.a,
         """
 def at(version):
-    made = context(); made.maximum_version = version
+    made = context(); made.set_ciphers("ALL:@SECLEVEL=0")
+    made.minimum_version, made.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, version
     made.minimum_version = version
     try:
         with made.wrap_socket(socket.create_connection((address_of("allowed.test"), 443), 5),
@@ -303,6 +304,7 @@ async def forged_identity(r: Range) -> None:
         ("X-Forwarded-For", r.slot(r.b).address),
         ("X-Envoy-Original-Path", "/public/nice"),
         ("X-Space-Sandbox", r.b),
+        ("X-Forwarded-Host", "evil.test"),
     ]
     mark = f"/public/{r.slot(r.a).number}-forged"
     answer = await r.run(
