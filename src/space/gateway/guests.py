@@ -14,7 +14,7 @@ from space.gateway.names import Names
 from space.model.errors import NotFound, Stale
 from space.model.ids import SandboxId
 from space.model.policy import Policy
-from space.model.policy_document import parse
+from space.model.policy_document import read
 from space.wire import gateway as wire
 
 _DENY_ALL = Policy()
@@ -50,7 +50,7 @@ class Guest:
         if secrets is not None and secrets.generation < self.secrets_generation:
             raise Stale(f"The secrets of generation {self.secrets_generation} are in force already.")
         if egress is not None:
-            policy = parse(egress.policy)
+            policy = read(egress.policy)
             if egress.generation > self.generation:
                 self.budgets = Budgets()
             self.policy, self.generation = policy, egress.generation
