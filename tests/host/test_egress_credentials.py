@@ -255,7 +255,7 @@ async def test_nothing_comes_back_before_the_answer(world: World) -> None:
         world.one,
         """
 s = connect("bound.test")
-s.sendall(b"GET /early HTTP/1.1\r\nHost: bound.test\r\nConnection: close\r\n\r\n")
+s.sendall(b"GET /early HTTP/1.1\\r\\nHost: bound.test\\r\\nConnection: close\\r\\n\\r\\n")
 show(b"".join(iter(lambda: s.recv(4096), b"")).decode())
 """,
     )
