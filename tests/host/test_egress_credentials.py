@@ -247,6 +247,27 @@ async def test_answers_of_other_rules_of_a_bound_host_are_searched_too(world: Wo
     assert "x-api-key" not in _sent(world)
 
 
+async def test_nothing_comes_back_before_the_answer(world: World) -> None:
+    """EGRESS M4: an informational answer passes no filter that could search it, so none reaches the guest."""
+    await world.give(world.one, KEY=CANARY)
+    await world.allow(world.one, {"allow": [{"host": "bound.test", "headers": {"x-api-key": "${secrets.KEY}"}}]})
+    raw = await world.run(
+        world.one,
+        """
+s = connect("bound.test")
+s.sendall(b"GET /early HTTP/1.1\\r\\nHost: bound.test\\r\\nConnection: close\\r\\n\\r\\n")
+show(b"".join(iter(lambda: s.recv(4096), b"")).decode())
+""",
+    )
+    assert raw.startswith("HTTP/1.1 200 ")
+    assert CANARY not in raw
+    upload = await world.run(
+        world.one,
+        "show(fetch('bound.test', '/upload', method='PUT', headers=[('Expect', '100-continue')], body=bytes(10)))",
+    )
+    assert upload["json"] == {"bytes": 10}
+
+
 async def test_large_answers_of_bound_hosts_pass(world: World) -> None:
     await world.give(world.one, KEY=CANARY)
     await world.allow(world.one, {"allow": [{"host": "bound.test", "headers": {"x-api-key": "${secrets.KEY}"}}]})

@@ -1,15 +1,18 @@
 """`space doctor` looks, says what to do, and leaves everything as it was."""
 
 import json
+import os
 import re
 import socket
 import sys
+from ipaddress import IPv4Address
 from pathlib import Path
 
-from space.cli import doctor_host
+from space.cli import doctor_host, doctor_uplink
 from space.cli.finding import Level
-from space.host import command
+from space.host import command, netns
 from space.layout import Layout
+from space.settings import HostSettings
 
 _SPACE = Path(sys.prefix) / "bin" / "space"
 
@@ -73,3 +76,23 @@ async def test_a_full_disk_area_blocks_and_a_full_host_is_hinted_at(tmp_path: Pa
 async def test_a_data_folder_in_memory_is_hinted_at() -> None:
     _, found = await _doctor(Path("/dev/shm/space-doctor-test"))
     assert found["data folder"]["level"] == "hint"
+
+
+async def test_a_firewall_in_the_way_out_is_found_with_its_cure() -> None:
+    """On a namespace of the test's own, as Docker leaves a host."""
+    name = f"doctor-{os.getpid()}"
+    await command.run("ip", "netns", "add", name)
+    try:
+        settings = HostSettings(uplink=name, resolvers=(IPv4Address("192.0.2.53"),))
+        clear = {one.what: one for one in await doctor_uplink.findings(settings)}
+        assert {one.level for one in clear.values()} == {Level.OK}
+        assert clear["name servers"].found == "192.0.2.53"
+        rules = "table ip filter { chain FORWARD { type filter hook forward priority filter; policy drop; }\n}\n"
+        await command.run("nft", "-f", "-", stdin=rules.encode(), netns=netns.path(name))
+        found = {one.what: one for one in await doctor_uplink.findings(settings)}["forwarding"]
+        assert (found.level, found.found) == (Level.HINT, "ip filter drops what is forwarded")
+        assert "spaceup-*" in found.cure
+    finally:
+        await netns.delete(name)
+    (missing,) = await doctor_uplink.findings(settings)
+    assert missing.level is Level.BLOCKER

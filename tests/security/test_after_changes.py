@@ -31,7 +31,7 @@ async def changed(arena: Range, change: str) -> AsyncGenerator[Range]:
         case _:
             answer = await arena.space.http.post(f"/v1/sandboxes/{arena.a}/fork", json={"count": 1})
             assert answer.is_success, answer.text
-            child = arena.a = answer.json()["sandboxes"][0]["id"]
+            child = arena.a = answer.json()["results"][0]["sandbox"]["id"]
             await arena.allow(child, POLICY)
             await arena.keep_secret("KEY", CANARY)
     await arena.until_allowed(arena.a)

@@ -78,7 +78,9 @@ show(1)
 
 
 @case(
-    "L-07", "every other protocol over IP, to an allowed name's address and to the world", "packets, counter", core=True
+    "L-07",
+    "every other protocol over IP, to an allowed name's address and to the world",
+    "packets, counter",
 )
 async def other_protocols(r: Range) -> None:
     """Also L-09: UDP other than to port 53, QUIC above all."""
@@ -121,7 +123,6 @@ show(out)
     "L-12",
     "other ports of an allowed name, and its ports the wrong way round",
     "packets, requests that arrive",
-    core=True,
 )
 async def other_ports(r: Range) -> None:
     """Also EGRESS-M5: raw ports are raw, and nothing else is."""
@@ -166,10 +167,10 @@ async def foreign_segments(r: Range) -> None:
             r.a,
             f"""
 import threading
+to = address_of("allowed.test")
 found = []
 listener = threading.Thread(target=lambda: found.extend(replies(2))); listener.start()
 import time; time.sleep(0.3)
-to = address_of("allowed.test")
 frames(tcp(t, 443, flags, sport=42000 + flags, data=b"x") for t in (to, {CDN!r}) for flags in (16, 18, 24, 1))
 listener.join()
 show(found)

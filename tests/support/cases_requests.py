@@ -12,7 +12,9 @@ _ODD_PATHS = (
 
 
 @case(
-    "T-01", "TLS without a name, with an address as name, with a NUL in it", "requests that arrive, packets", core=True
+    "T-01",
+    "TLS without a name, with an address as name, with a NUL in it",
+    "requests that arrive, packets",
 )
 async def no_name(r: Range) -> None:
     """Also EGRESS-H4."""
@@ -94,7 +96,8 @@ async def versions(r: Range) -> None:
         r.a,
         """
 def at(version):
-    made = context(); made.maximum_version = version
+    made = context(); made.set_ciphers("ALL:@SECLEVEL=0")
+    made.minimum_version, made.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, version
     made.minimum_version = version
     try:
         with made.wrap_socket(socket.create_connection((address_of("allowed.test"), 443), 5),
@@ -110,7 +113,9 @@ show([at(ssl.TLSVersion.TLSv1), at(ssl.TLSVersion.TLSv1_1), at(ssl.TLSVersion.TL
 
 
 @case(
-    "T-10", "servers with an old, a foreign, another's and a self-made certificate", "requests that arrive", core=True
+    "T-10",
+    "servers with an old, a foreign, another's and a self-made certificate",
+    "requests that arrive",
 )
 async def bad_certificates(r: Range) -> None:
     """Also T-11."""
@@ -192,7 +197,7 @@ async def paths(r: Range) -> None:
     await r.control()
 
 
-@case("H-12", "WebSocket, h2c and made-up upgrades where no rule says so", "requests that arrive", core=True)
+@case("H-12", "WebSocket, h2c and made-up upgrades where no rule says so", "requests that arrive")
 async def upgrades(r: Range) -> None:
     """Also H-14 and EGRESS-H8."""
     out = await r.run(
@@ -268,7 +273,6 @@ async def alternatives(r: Range) -> None:
     "EGRESS-C2",
     "the dial address in headers, and the plain chain towards B's agent",
     "packets, requests at B",
-    core=True,
 )
 async def dial_address(r: Range) -> None:
     """C2: each missing or odd value of the decision fell back to what the guest had chosen."""
@@ -293,13 +297,14 @@ show([out, fetch("allowed.test", "/health", port=49983, tls=False, address="{r.s
         assert (status == 200) == (path == "/public/x"), out
 
 
-@case("EGRESS-H2", "headers that say who the sandbox is", "the ledger of decisions", core=True)
+@case("EGRESS-H2", "headers that say who the sandbox is", "the ledger of decisions")
 async def forged_identity(r: Range) -> None:
     """H2: X-Forwarded-For booked A's bytes on B. Also L-01's half above the packets."""
     forged = [
         ("X-Forwarded-For", r.slot(r.b).address),
         ("X-Envoy-Original-Path", "/public/nice"),
         ("X-Space-Sandbox", r.b),
+        ("X-Forwarded-Host", "evil.test"),
     ]
     mark = f"/public/{r.slot(r.a).number}-forged"
     answer = await r.run(

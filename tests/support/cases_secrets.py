@@ -121,7 +121,7 @@ show(fetch("bound.test", "/api/own", headers=own)["status"])
     assert set(arrived) == {f"Bearer {CANARY}"}, arrived
 
 
-@case("C-15", "placeholders where nothing binds them", "what arrives", core=True)
+@case("C-15", "placeholders where nothing binds them", "what arrives")
 async def placeholders(r: Range) -> None:
     await _use(r)
     before = r.net.canaries(CANARY)["internet.log"]

@@ -7,7 +7,7 @@
 - HTTPS on 443 (certificate by the name in the handshake) and 8443, HTTP on 80, of every address: echoes a request as
   JSON. `/slow` sends a line every 50 ms for ever, `/hold` nothing after its headers, `/upload` counts the body,
   `/redirect?to=`, `/bytes?n=`, `/ws` is a WebSocket by its handshake only and then echoes bytes, `/token` gives OAuth
-  tokens, `/reflect` shows a header.
+  tokens, `/reflect` shows a header, `/early` does so in a 103.
 - TCP on 2222: speaks first, then echoes.
 
 Every request's line is logged before it is answered, so that a test can tell what has arrived.
@@ -97,6 +97,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(b"", status=302, extra={"location": parameters["to"]})
         elif path == "/bytes":
             self._answer(bytes(int(parameters["n"])), "application/octet-stream")
+        elif path == "/early":
+            self.wfile.write(
+                b"HTTP/1.1 103 Early Hints\r\nlink: " + self.headers.get("x-api-key", "").encode() + b"\r\n\r\n"
+            )
+            self._answer(b"{}")
         elif path == "/reflect":
             self._show_header(parameters)
         elif path == "/token":

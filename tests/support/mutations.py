@@ -124,14 +124,11 @@ MUTATIONS = (
         Rules("insert rule inet space_gw outgoing accept\n"),
         ("D-12", "EGRESS-C4"),
     ),
-    Mutation(
-        "raw targets are their slot's", Rules("flush set inet space_gw cidr\nflush set inet space_gw raw\n"), ("L-12",)
-    ),
     Mutation("sources are checked at the tap", Rules(without="ip saddr != 169.254.0.21", slot=True), ("L-01",)),
     Mutation("fragments end at the tap", Rules(without="ip frag-off", slot=True), ("L-10",)),
     Mutation(
         "SYNs are limited at the tap",
-        Rules(without="(syn | ack) == syn limit rate over", slot=True),
+        Rules(without="syn / syn,ack limit rate over", slot=True),
         ("EGRESS-H1-syn",),
     ),
     Mutation(
@@ -193,7 +190,7 @@ MUTATIONS = (
     ),
     Mutation(
         "only allowed names get an address",
-        _code("model/policy.py", "return policy.open or policy.ask_timeout_s is not None", "return True"),
+        _code("model/policy_reach.py", "return policy.open or policy.ask_timeout_s is not None", "return True"),
         ("D-04", "P-01"),
     ),
     Mutation(

@@ -137,10 +137,13 @@ class Range:
 
     @contextlib.asynccontextmanager
     async def running(self, sandbox: str, lines: str) -> AsyncGenerator["Output"]:
-        """Run lines in a guest beside the test."""
+        """Run lines in a guest beside the test; afterwards the program is ended."""
         body = {"args": ["python3", "-u", "-c", self.program(lines)], "user": "root", "timeout_s": 120}
-        async with self.space.stream("POST", f"/v1/sandboxes/{sandbox}/commands", json=body) as stream:
+        commands = f"/v1/sandboxes/{sandbox}/commands"
+        async with self.space.stream("POST", commands, json=body) as stream:
+            began = await anext(stream)
             yield Output(stream)
+        await self.space.http.delete(f"{commands}/{began['command_id']}")
 
     async def control(self) -> None:
         """See that A and B can do what they may: without this, a refusal proves nothing."""

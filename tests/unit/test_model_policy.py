@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from space.model.errors import InvalidPolicy
 from space.model.policy import METHODS, Policy, Protocol, Request, decide, explain
-from space.model.policy_document import parse, parse_ceiling, to_document
+from space.model.policy_document import parse, parse_ceiling, read, to_document
 from space.model.policy_ports import PortRange, merged, minus
 from space.model.policy_presets import PRESETS
 from space.model.policy_reach import declared_network, may_dial, may_resolve, raw_networks, tcp_ports
@@ -279,7 +279,7 @@ def _policy_or_skip(document: dict[str, object]) -> Policy:
 def test_writing_and_reading_changes_no_verdict(document: dict[str, object], asked: Request) -> None:
     policy = _policy_or_skip(document)
     again = parse(to_document(policy))
-    assert again == policy
+    assert again == policy == read(document)
     assert decide(again, asked).allowed == decide(policy, asked).allowed
 
 

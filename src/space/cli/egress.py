@@ -1,7 +1,9 @@
 """`space egress ...`: what was decided about a sandbox's traffic, and requests that wait for somebody's answer."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import typer
@@ -14,6 +16,7 @@ from space.settings import client_settings
 
 app = typer.Typer(no_args_is_help=True, help="Egress: what left a sandbox and what did not.")
 
+_PAGE = 5000
 Ask = Annotated[int, typer.Argument(metavar="ASK", help="The number that `space egress asks` shows.")]
 
 
@@ -28,16 +31,26 @@ def log(
     """Show what was decided about a sandbox's traffic, a line each, oldest first."""
 
     async def act() -> None:
-        params = {"after": after, "follow": 1 if follow else 0}
-        async with (
-            connect(client_settings()) as api,
-            api.stream("GET", f"/v1/sandboxes/{sandbox}/egress", params=params) as answer,
-        ):
-            async for event in ndjson(answer):
-                if event["type"] != "keepalive" and not (denied and event.get("allowed") is not False):
+        async with contextlib.aclosing(events_of(sandbox, after, follow=follow)) as events:
+            async for event in events:
+                if not denied or event.get("allowed") is False:
                     print(json.dumps(event) if out is Format.JSON else output.printable(line_of(event)), flush=True)
 
     asyncio.run(act())
+
+
+async def events_of(sandbox: str, after: int = 0, *, follow: bool = False) -> AsyncGenerator[Json]:
+    """Yield what is kept of what was decided about a sandbox's traffic; with `follow` also what comes."""
+    path, size = f"/v1/sandboxes/{sandbox}/egress", _PAGE
+    async with connect(client_settings()) as api:
+        while follow or size == _PAGE:
+            params = {"after": after, "follow": 1} if follow else {"after": after, "limit": _PAGE}
+            size = 0
+            async with api.stream("GET", path, params=params) as answer:
+                async for event in ndjson(answer):
+                    if event["type"] != "keepalive":
+                        after, size = event["number"], size + 1
+                        yield event
 
 
 def line_of(event: Json) -> str:

@@ -1,6 +1,7 @@
 """`space policy ...`: try policies out, set and show them, propose one from what was observed."""
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import Annotated, get_args
 from urllib.parse import urlsplit
@@ -8,7 +9,8 @@ from urllib.parse import urlsplit
 import typer
 
 from space.cli import output
-from space.cli.client import Json, connect, ndjson
+from space.cli.client import Json, connect
+from space.cli.egress import events_of
 from space.cli.output import Format
 from space.cli.policy_file import PolicyFile, Preset, chosen, read_policy
 from space.cli.sandbox import Id, Out
@@ -21,7 +23,6 @@ from space.model.policy_names import canonical_host
 from space.model.policy_suggest import Seen, suggest
 from space.settings import client_settings
 
-_PAGE = 5000
 _SWITCHED = 101
 """HTTP status of a request that became a WebSocket."""
 
@@ -145,26 +146,16 @@ def ceiling_(
 def suggest_(sandbox: Id) -> None:
     """Propose a policy, as JSON, that allows what was let out of a sandbox so far (see `observe`)."""
 
-    seen = seen_in(asyncio.run(events_of(sandbox)))
+    async def act() -> list[Json]:
+        async with contextlib.aclosing(events_of(sandbox)) as events:
+            return [event async for event in events]
+
+    seen = seen_in(asyncio.run(act()))
     if not seen:
         raise InvalidArgument(
             'Nothing has left it yet. Put "observe": true into its policy and let it work for a while.'
         )
     output.print_json(suggest(seen))
-
-
-async def events_of(sandbox: str) -> list[Json]:
-    """Return all that is kept of what was decided about a sandbox's traffic."""
-    found: list[Json] = []
-    async with connect(client_settings()) as api:
-        while True:
-            after = found[-1]["number"] if found else 0
-            params = {"after": after, "limit": _PAGE}
-            async with api.stream("GET", f"/v1/sandboxes/{sandbox}/egress", params=params) as answer:
-                page = [line async for line in ndjson(answer)]
-            found += page
-            if len(page) < _PAGE:
-                return found
 
 
 def seen_in(events: list[Json]) -> list[Seen]:

@@ -6,6 +6,7 @@ have, and the worker's facts tell which one it has.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from collections.abc import Collection
@@ -37,13 +38,13 @@ class Orders:
     secrets: SecretsOrder
 
 
-def checked(document: Document) -> frozenset[str]:
+async def checked(document: Document) -> frozenset[str]:
     """Return the secrets that a client's policy binds; raises InvalidPolicy."""
     if "ceiling" in document:
         raise InvalidPolicy("ceiling: belongs to the project, not to a sandbox; set it at /v1/project/policy.")
     if len(json.dumps(document)) > MAX_DOCUMENT:
         raise InvalidPolicy(f"The policy has over {MAX_DOCUMENT} characters as JSON.")
-    return secret_names(parse(document))
+    return secret_names(await asyncio.to_thread(parse, document))
 
 
 async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> SandboxEgress:
@@ -60,7 +61,7 @@ async def put(plane: Plane, project: ProjectId, sandbox: SandboxId, document: Do
     Raises InvalidPolicy and NotFound. Where the worker does not answer, raises Unavailable: the policy is recorded, and
     holds as soon as the worker is back.
     """
-    names = checked(document)
+    names = await checked(document)
     async with plane.db.transaction() as tx:
         if not await policies.write(tx, project, sandbox, document, names):
             raise NotFound(f"There is no sandbox {sandbox}; it may have been deleted.")
@@ -80,7 +81,7 @@ async def put_ceiling(plane: Plane, project: ProjectId, document: Document | Non
     Raises InvalidPolicy.
     """
     if document is not None:
-        parse_ceiling(document)
+        await asyncio.to_thread(parse_ceiling, document)
     async with plane.db.transaction() as tx:
         touched = await policies.set_ceiling(tx, project, document)
     logger().info("ceiling_set", project=project, sandboxes=len(touched))
@@ -120,13 +121,12 @@ async def push(plane: Plane, sandbox: SandboxId, known: Generations | None = Non
         return
     told = await _orders(plane, found)
     client = plane.workers.client(found.worker)
-    try:
-        if has.secrets < newest.secrets:  # first: a new policy may need a new secret
+    if has.secrets < newest.secrets:  # first: a new policy may need a new secret
+        with contextlib.suppress(Stale):  # somebody has told it something newer
             await client.put_secrets(sandbox, told.secrets)
-        if has.policy < newest.policy:
+    if has.policy < newest.policy:
+        with contextlib.suppress(Stale):
             await client.put_egress(sandbox, told.egress)
-    except Stale:
-        return  # somebody has told it something newer
     await policies.mark_applied(plane.db, sandbox, newest)
     logger().info("egress_pushed", sandbox=sandbox, policy=newest.policy, secrets=newest.secrets)
 

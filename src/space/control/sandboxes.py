@@ -88,7 +88,7 @@ async def _ask(
         wish.labels,
     )
     check_deadlines(wish.deadlines)
-    bound = frozenset() if wish.policy is None else egress.checked(wish.policy)
+    bound = frozenset() if wish.policy is None else await egress.checked(wish.policy)
     if key is not None and (known := await _repeated(plane, project, key)) is not None:
         return known
     try:

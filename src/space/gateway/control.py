@@ -96,13 +96,13 @@ def _add_egress(app: FastAPI, parts: Parts) -> None:
     @app.put("/v1/slots/{sandbox}/egress")
     async def put_egress(sandbox: str, order: wire.EgressOrder) -> wire.Settled:
         guest = parts.guests.of(_sandbox_id(sandbox))
-        guest.apply(order)
+        guest.update(order, None)
         unseen, guest.unseen = guest.unseen, False
         return parts.settled(guest).model_copy(update={"end_all": unseen})
 
     @app.put("/v1/slots/{sandbox}/secrets", status_code=204)
     async def put_secrets(sandbox: str, order: wire.SecretsOrder) -> None:
-        parts.guests.of(_sandbox_id(sandbox)).keep(order)
+        parts.guests.of(_sandbox_id(sandbox)).update(None, order)
 
     @app.put("/v1/slots/{sandbox}/asks/{number}", status_code=204)
     async def put_ask(sandbox: str, number: int, answer: wire.AskAnswer) -> None:

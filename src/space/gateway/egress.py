@@ -20,7 +20,8 @@ from space.gateway.inject import Injection, Injector
 from space.gateway.redaction import Redactions
 from space.gateway.resolve import Resolver
 from space.model.errors import SpaceError, Unavailable
-from space.model.policy import Policy, Request, Verdict, decide, matching
+from space.model.policy import Policy, Request, Verdict, decide
+from space.model.policy_bindings import Binding
 from space.model.policy_reach import declared_network, may_dial
 
 _ATTEMPTS = 5
@@ -101,10 +102,13 @@ class Egress:
         headers: Mapping[str, list[str]],
         question: int | None,
     ) -> Let:
-        if len(guest.flights) >= MAX_IN_FLIGHT:
-            raise TooManyRequests(f"This sandbox has {MAX_IN_FLIGHT} requests under way.")
+        _check_room(guest)
         guest.budgets.admit(guest.policy, verdict.rule)
         verdict, address, injection = await self._prepared(guest, asked, request, verdict, headers)
+        # from here to the flight's beginning nothing else runs
+        if self._guests.at(asked.source) is not guest:
+            raise EgressDenied("The sandbox ended while its request was judged.")
+        _check_room(guest)
         seq = self._note(guest, asked, request, None, verdict, address, of=question)
         flight = Flight(seq, asked.source_port, request, address, verdict.rule, time.monotonic())
         guest.flights.begin(flight, alone=asked.alone)
@@ -127,7 +131,7 @@ class Egress:
         for _ in range(_ATTEMPTS):
             policy, secrets = guest.policy, guest.secrets
             address = await self._pick(policy, verdict, request, asked.source_port)
-            injection = await self._injector.injection(matching(policy, request), secrets, request, headers)
+            injection = await self._injector.injection(_bindings(policy, verdict), secrets, request, headers)
             if guest.policy is policy and guest.secrets is secrets:
                 return verdict, address, injection
             verdict = _again(guest.policy, request, verdict)
@@ -167,6 +171,16 @@ class Egress:
             rule=verdict.rule if verdict else None,
             why=str(error) if error else verdict.why if verdict else "",
         )
+
+
+def _check_room(guest: Guest) -> None:
+    if len(guest.flights) >= MAX_IN_FLIGHT:
+        raise TooManyRequests(f"This sandbox has {MAX_IN_FLIGHT} requests under way.")
+
+
+def _bindings(policy: Policy, verdict: Verdict) -> tuple[Binding, ...]:
+    """Return the credentials that go with an allowed request: those of the rule that decided."""
+    return () if verdict.rule is None else policy.rules[verdict.rule].bindings
 
 
 def _again(policy: Policy, request: Request, verdict: Verdict) -> Verdict:

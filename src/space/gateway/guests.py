@@ -14,7 +14,7 @@ from space.gateway.names import Names
 from space.model.errors import NotFound, Stale
 from space.model.ids import SandboxId
 from space.model.policy import Policy
-from space.model.policy_document import parse
+from space.model.policy_document import read
 from space.wire import gateway as wire
 
 _DENY_ALL = Policy()
@@ -43,19 +43,21 @@ class Guest:
     budgets: Budgets = dataclasses.field(default_factory=Budgets)
     unseen: bool = False
 
-    def apply(self, order: wire.EgressOrder) -> None:
-        """Judge by this policy from now on; raises Stale for one that is overtaken, InvalidPolicy."""
-        if order.generation < self.generation:
+    def update(self, egress: wire.EgressOrder | None, secrets: wire.SecretsOrder | None) -> None:
+        """Judge by this from now on, None leaves what is; raises Stale, InvalidPolicy, and then nothing changed."""
+        if egress is not None and egress.generation < self.generation:
             raise Stale(f"The policy of generation {self.generation} is in force already.")
-        policy = parse(order.policy)
-        if order.generation > self.generation:
-            self.budgets = Budgets()
-        self.policy, self.generation = policy, order.generation
-
-    def keep(self, order: wire.SecretsOrder) -> None:
-        """Use these secrets from now on; raises Stale for ones that are overtaken."""
-        if order.generation < self.secrets_generation:
+        if secrets is not None and secrets.generation < self.secrets_generation:
             raise Stale(f"The secrets of generation {self.secrets_generation} are in force already.")
+        if egress is not None:
+            policy = read(egress.policy)
+            if egress.generation > self.generation:
+                self.budgets = Budgets()
+            self.policy, self.generation = policy, egress.generation
+        if secrets is not None:
+            self._keep(secrets)
+
+    def _keep(self, order: wire.SecretsOrder) -> None:
         known = {value.value.get_secret_value() for value in order.values.values()}
         self.former_secrets.extend(value for value in self.secrets.values() if value not in known)
         self.secrets = {name: value.value.get_secret_value() for name, value in order.values.items()}
@@ -87,15 +89,10 @@ class Guests:
         """Know a sandbox by what the worker says of it; raises Stale, InvalidPolicy, and then nothing changed."""
         address = str(entry.address)
         old = self._by_sandbox.get(sandbox)
-        if old is not None and old.address == address:
-            guest = dataclasses.replace(old)
-        else:
-            # another slot is another life: nothing of the former one's connections is left
-            guest = Guest(sandbox, address, Names())
-        if entry.egress is not None:
-            guest.apply(entry.egress)
-        if entry.secrets is not None:
-            guest.keep(entry.secrets)
+        # The same slot keeps its object, so that a decision under way sees what changes. Another slot is another life:
+        # nothing of the former one's connections is left.
+        guest = old if old is not None and old.address == address else Guest(sandbox, address, Names())
+        guest.update(entry.egress, entry.secrets)
         guest.names.learn(entry.names)
         self.remove(sandbox)
         self._by_sandbox[sandbox] = self._by_address[address] = guest

@@ -66,7 +66,7 @@ class Tokens:
             if kept.renewal is not None:
                 await asyncio.wait([kept.renewal])  # one question for all who wait; who asked first raises what it got
                 if kept.until_s <= time.monotonic():
-                    raise TokenRefused(f"{binding.token_url} gave no token to the request before this one.")
+                    raise TokenRefused("The token endpoint gave no token to the request before this one.")
                 break
             kept.renewal = asyncio.get_running_loop().create_future()
             try:
@@ -81,7 +81,7 @@ class Tokens:
         answer = await self._post(url, form, client, password)
         token, life_s = answer.get("access_token"), answer.get("expires_in", _DEFAULT_LIFE_S)
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
-            raise TokenRefused(f"{url} answered without an access token.")
+            raise TokenRefused("The token endpoint answered without an access token.")
         kept.token = token
         # a lifetime that cannot be read counts as none: the next request gets a token of its own
         life = float(life_s) if isinstance(life_s, (int, float)) else 0.0

@@ -90,15 +90,17 @@ class Relay:
         try:
             if not verdict.allowed:
                 raise EgressDenied(f"TCP to {request.host}:{request.port} is not allowed: {verdict.why}.")
-            if len(self._open.get(guest.sandbox, ())) >= MAX_CONNECTIONS:
-                raise EgressDenied(f"This sandbox has {MAX_CONNECTIONS} TCP connections open.")
+            self._check_room(guest)
             guest.budgets.admit(guest.policy, verdict.rule)
             address = await self._address(guest, request, source_port)
+            flight = Flight(0, source_port, request, address, verdict.rule, time.monotonic())
+            if self._guests.at(guest.address) is not guest or not still_allowed(guest.policy, flight):
+                raise EgressDenied("The policy was changed, or the sandbox ended, while the connection was judged.")
+            self._check_room(guest)
         except SpaceError as error:
             self._note(guest, request, verdict.rule, str(error), allowed=False)
             raise
-        seq = self._note(guest, request, verdict.rule, verdict.why, allowed=True, address=address)
-        flight = Flight(seq, source_port, request, address, verdict.rule, time.monotonic())
+        flight.seq = self._note(guest, request, verdict.rule, verdict.why, allowed=True, address=address)
         task = asyncio.current_task()
         assert task is not None
         connection = _Connection(guest, flight, task)
@@ -112,20 +114,21 @@ class Relay:
                 self._open.pop(guest.sandbox, None)
             self._note_end(guest, flight)
 
+    def _check_room(self, guest: Guest) -> None:
+        if len(self._open.get(guest.sandbox, ())) >= MAX_CONNECTIONS:
+            raise EgressDenied(f"This sandbox has {MAX_CONNECTIONS} TCP connections open.")
+
     async def _address(self, guest: Guest, request: Request, spread: int) -> IPv4Address:
         policy = guest.policy
         verdict = decide(policy, request)
         declared = declared_network(policy, verdict)
         if not request.host[-1].isdigit():
-            found = await self._resolver.pick(
+            return await self._resolver.pick(
                 request.host,
                 lambda one: may_dial(policy, verdict, one, "tcp", request.port),
                 declared,
                 spread,
             )
-            if guest.policy is not policy and not decide(guest.policy, request).allowed:
-                raise EgressDenied("The policy was changed.")
-            return found
         address = IPv4Address(request.host)
         if not self._resolver.passes(address, declared):
             raise EgressDenied(f"{address} may not be reached.")

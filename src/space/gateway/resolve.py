@@ -17,6 +17,7 @@ import dns.rdatatype
 import dns.resolver
 
 from space.model.errors import SpaceError, Unavailable
+from space.telemetry import logger
 
 _LOOKUP_S = 3.0
 _TTL_MIN_S, _TTL_MAX_S = 1.0, 60.0
@@ -28,6 +29,9 @@ _AVOID_S = 10.0
 """How long an address that could not be connected to is the last choice."""
 
 
+log = logger()
+
+
 class NotResolved(SpaceError):
     """The name has no address that may be dialled."""
 
@@ -36,7 +40,9 @@ class NotResolved(SpaceError):
 
 @dataclasses.dataclass(slots=True)
 class _Known:
-    addresses: tuple[IPv4Address, ...]
+    """`addresses` None: nobody answered."""
+
+    addresses: tuple[IPv4Address, ...] | None
     until_s: float
 
 
@@ -87,15 +93,24 @@ class Resolver:
             self._avoid[address] = now_s + _AVOID_S
 
     async def _addresses(self, name: str) -> tuple[IPv4Address, ...]:
+        known = self._fresh(name) or await self._looked_up(name)
+        if known.addresses is None:
+            raise Unavailable(f"No name server answers for {name}. Try again.")
+        return known.addresses
+
+    def _fresh(self, name: str) -> _Known | None:
         known = self._cache.get(name)
-        if known is not None and known.until_s > time.monotonic():
-            self._cache.move_to_end(name)
-            return known.addresses
-        while name in self._under_way:  # one question for all who ask at once
+        if known is None or known.until_s <= time.monotonic():
+            return None
+        self._cache.move_to_end(name)
+        return known
+
+    async def _looked_up(self, name: str) -> _Known:
+        while name in self._under_way:  # one question for all who ask at once, and one answer, be it none
             await asyncio.wait([self._under_way[name]])
-            known = self._cache.get(name)
-            if known is not None and known.until_s > time.monotonic():
-                return known.addresses
+            known = self._fresh(name)
+            if known is not None:
+                return known
         if len(self._under_way) >= _MAX_LOOKUPS:
             raise Unavailable("Too many names are being resolved just now. Try again.")
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -108,7 +123,7 @@ class Resolver:
         self._cache[name] = known
         if len(self._cache) > _CACHE:
             self._cache.popitem(last=False)
-        return known.addresses
+        return known
 
     async def _ask(self, name: str) -> _Known:
         now_s = time.monotonic()
@@ -117,7 +132,8 @@ class Resolver:
         except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
             return _Known((), now_s + _TTL_MIN_S)
         except (dns.exception.DNSException, OSError) as error:
-            raise Unavailable(f"No name server answers for {name}. Try again.") from error
+            log.warning("lookup_failed", name=name, error=str(error))
+            return _Known(None, time.monotonic() + _TTL_MIN_S)
         addresses = tuple(IPv4Address(record.address) for record in answer)
         ttl_s = answer.rrset.ttl if answer.rrset is not None else 0
         return _Known(addresses, now_s + min(max(ttl_s, _TTL_MIN_S), _TTL_MAX_S))

@@ -7,7 +7,7 @@ import itertools
 
 from space.model.errors import InvalidPolicy
 from space.model.policy import Policy, Protocol, Rule
-from space.model.policy_ports import PortRange, merged, minus
+from space.model.policy_ports import PortRange
 
 _JUDGED: tuple[Protocol, ...] = ("https", "http")
 
@@ -38,8 +38,8 @@ def _check_one_carrier(one: Rule, other: Rule) -> None:
     """Refuse a port of a name that one rule relays unseen and another one ends TLS at."""
     for raw, judged in ((one, other), (other, one)):
         ports = raw.ports_of("tcp")
-        clash = any(ports_overlap(ports, judged.ports_of(protocol)) for protocol in _JUDGED)
-        if clash and _hosts_overlap(raw, judged):
+        clash = ports and _hosts_overlap(raw, judged)
+        if clash and any(ports_overlap(ports, judged.ports_of(protocol)) for protocol in _JUDGED):
             raise InvalidPolicy(f"{other.label}: same host and port as {one.label}, one as tcp, one not; choose one.")
 
 
@@ -80,10 +80,10 @@ def covers(rule: Rule, other: Rule) -> bool:
     """Tell whether `rule` is about every request that `other` is about; False where that is hard to tell."""
     return (
         _covers_target(rule, other)
-        and all(_covers_ports(rule.ports_of(name), other.ports_of(name)) for name in other.protocols)
         and (rule.methods is None or (other.methods is not None and rule.methods >= other.methods))
-        and (rule.paths is None or _covers_paths(rule, other))
         and (rule.action == "deny" or rule.websocket or not other.websocket)
+        and all(_covers_ports(rule.ports_of(name), other.ports_of(name)) for name in other.protocols)
+        and (rule.paths is None or _covers_paths(rule, other))
     )
 
 
@@ -97,7 +97,8 @@ def _covers_target(rule: Rule, other: Rule) -> bool:
 
 
 def _covers_ports(ports: tuple[PortRange, ...], others: tuple[PortRange, ...]) -> bool:
-    return not minus(merged(others), ports)
+    # both are without ranges that touch, so a range is covered by one or not at all
+    return all(any(a.first <= b.first and b.last <= a.last for a in ports) for b in others)
 
 
 def _covers_paths(rule: Rule, other: Rule) -> bool:

@@ -20,13 +20,16 @@ from space.model.policy import METHODS, Action, Limits, Policy, Protocol, Rule
 from space.model.policy_conflicts import check_conflicts
 from space.model.policy_names import HostPattern, host_pattern
 from space.model.policy_paths import PathPattern, path_pattern
-from space.model.policy_ports import ALL_PORTS, PortRange
+from space.model.policy_ports import ALL_PORTS, PortRange, merged
 from space.model.policy_presets import PRESETS
 from space.model.policy_reading import choice, field, flag, known, mapping, sequence, shown, some, text, whole_number
 
 MAX_RULES = 256
 MAX_PATHS = 512
 """Path patterns of all rules together: finding contradictions looks at every pair."""
+MAX_PORTS = 64
+"""Ports and ranges of one rule."""
+
 MAX_ASK_S, DEFAULT_ASK_S = 300, 60
 
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -39,13 +42,20 @@ _ALLOW_ONLY = ("websocket", "headers", "secrets", "limits")
 
 
 def parse(document: Mapping[str, object]) -> Policy:
-    """Read a policy; raises InvalidPolicy, whose text begins with the rule or key that is wrong."""
-    policy = _read(document)
+    """Read a policy; raises InvalidPolicy, whose text begins with the rule or key that is wrong.
+
+    The largest ones take a second: every pair of rules is compared.
+    """
+    policy = read(document)
     check_conflicts(policy)
+    if policy.ceiling is not None:
+        check_conflicts(policy.ceiling)
+        _check_bound_only(policy.ceiling)
     return policy
 
 
-def _read(document: Mapping[str, object]) -> Policy:
+def read(document: Mapping[str, object]) -> Policy:
+    """Read a policy that `parse` has accepted before, quickly: whether its rules contradict each other is not asked."""
     known(document, _POLICY_KEYS, "the policy")
     preset = _preset(document)
     rules = [*_rules(document), *preset.rules]
@@ -61,13 +71,18 @@ def _read(document: Mapping[str, object]) -> Policy:
         rules=tuple(rules),
         observe=flag(document.get("observe", False), "observe"),
         ask_timeout_s=_ask(document.get("ask", False)),
-        ceiling=None if ceiling is None else parse_ceiling(mapping(ceiling, "ceiling")),
+        ceiling=None if ceiling is None else read(mapping(ceiling, "ceiling")),
     )
 
 
 def parse_ceiling(document: Mapping[str, object]) -> Policy:
     """Read a project's ceiling: a policy that only bounds others, and so binds, asks and observes nothing."""
     policy = parse(document)
+    _check_bound_only(policy)
+    return policy
+
+
+def _check_bound_only(policy: Policy) -> None:
     for name, there in (
         ("observe", policy.observe),
         ("ask", policy.ask_timeout_s is not None),
@@ -77,7 +92,6 @@ def parse_ceiling(document: Mapping[str, object]) -> Policy:
     ):
         if there:
             raise InvalidPolicy(f"{name}: a ceiling only says what may be allowed at most, and cannot have this.")
-    return policy
 
 
 def _preset(document: Mapping[str, object]) -> Policy:
@@ -85,7 +99,7 @@ def _preset(document: Mapping[str, object]) -> Policy:
     if name is None:
         return Policy()
     found = PRESETS[choice(name, tuple(PRESETS), "preset")]
-    return Policy(default=_read(found).default, rules=tuple(_rules(found, f"preset {name}: ")))
+    return Policy(default=read(found).default, rules=tuple(_rules(found, f"preset {name}: ")))
 
 
 def _rules(document: Mapping[str, object], prefix: str = "") -> Iterator[Rule]:
@@ -187,7 +201,9 @@ def _paths(value: object) -> tuple[PathPattern, ...]:
 
 def _ports(value: object) -> tuple[PortRange, ...]:
     entries = value if isinstance(value, list) else [value]
-    return tuple(_port_range(entry) for entry in some(entries))
+    if len(entries) > MAX_PORTS:
+        raise InvalidPolicy(f"at most {MAX_PORTS} ports and ranges; got {len(entries)}.")
+    return tuple(merged([_port_range(entry) for entry in some(entries)]))
 
 
 def _port_range(value: object) -> PortRange:

@@ -22,7 +22,8 @@ from space.model.errors import InvalidArgument
 from space.net.nft import UPLINK
 
 HOST, NONE = "host", "none"
-_PREFIX = "spaceup-"
+PREFIX = "spaceup-"
+"""What the names of all instances' links begin with."""
 _FIRST = IPv4Address("169.254.96.0")
 """Links take a /31 each from 169.254.96.0/19: of the 4,096 instances that a host can have, each its own."""
 
@@ -58,7 +59,7 @@ delete table inet space_closed
 table inet space_closed {{
  chain forwarded {{
   type filter hook forward priority filter; policy accept;
-  iifname != "{_PREFIX}*" oifname != "{_PREFIX}*" counter drop
+  iifname != "{PREFIX}*" oifname != "{PREFIX}*" counter drop
  }}
 }}
 """
@@ -66,7 +67,7 @@ table inet space_closed {{
 
 def link_name(layout: Layout) -> str:
     """Return the name of the link's far end (12 characters)."""
-    return f"{_PREFIX}{layout.instance}"
+    return f"{PREFIX}{layout.instance}"
 
 
 def addresses(layout: Layout) -> tuple[IPv4Address, IPv4Address]:
