@@ -138,14 +138,12 @@ async def test_a_snapshot_is_a_template(space: Deployment, sandbox: str) -> None
 async def test_what_starts_from_a_template_is_ready(space: Deployment, sandbox: str) -> None:
     """The template's own check has run, and what it started runs, in a booted sandbox and in clones."""
     check = "#!/bin/sh\ntest -e /dev/shm/asked || { touch /dev/shm/asked; exit 1; }\nsetsid sleep 1000 &\n"
-    await _output(
-        space, sandbox, f"sudo mkdir -p /etc/space/hooks && printf '{check}' | sudo tee /etc/space/hooks/ready"
-    )
-    await _output(space, sandbox, "sudo chmod 755 /etc/space/hooks/ready && sync")
-    taken = await _order(space, sandbox, "snapshots", name="e2e-ready", memory=False)
+    await space.output(sandbox, f"sudo mkdir -p /etc/space/hooks && printf '{check}' | sudo tee /etc/space/hooks/ready")
+    await space.output(sandbox, "sudo chmod 755 /etc/space/hooks/ready && sync")
+    taken = await space.order(sandbox, "snapshots", name="e2e-ready", memory=False)
     for _ in range(2):
         made = await space.create(template="e2e-ready")
-        assert await _output(space, made, "pgrep -xc sleep") == "1"
+        assert await space.output(made, "pgrep -xc sleep") == "1"
         await space.delete(made)
     assert (await space.http.delete(f"/v1/snapshots/{taken['digest']}")).is_success
 

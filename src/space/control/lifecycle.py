@@ -58,7 +58,8 @@ async def ask(
     (a suspended one cannot be paused; overtaken by a later call), what the worker refused it with (NoCapacity and
     StorageFull leave it as it was), and Unavailable where the worker does not answer: it will be done then.
     """
-    async with plane.db.transaction() as tx:
+    # who waits is told of nothing before what came of it is synced, and this with it
+    async with plane.db.transaction(synced=not wait) as tx:
         row = await locked(tx, project, sandbox)
         row, operation = await _wish(plane, tx, row, kind, memory=memory, reason=None)
     if operation is None or not wait:
@@ -141,7 +142,7 @@ async def wake(plane: Plane, row: Sandbox) -> Sandbox:
 
     Its timeout, idle timeout and what they do stay as they are. Raises what keeps it from running.
     """
-    async with plane.db.transaction() as tx:
+    async with plane.db.transaction(synced=False) as tx:
         fresh = await locked(tx, row.project, row.id)
         _, operation = await _wish(plane, tx, fresh, OperationKind.RESUME, memory=True, reason=WOKEN)
     if operation is not None:

@@ -2,7 +2,8 @@
 
 Every call can be repeated, so a step that was cut off anywhere is done again from its beginning. A transition
 (`suspending`, `restoring`) is written before the worker is called and left with what the worker says is true: with its
-answer, or, after an error, with what it says when asked. Unavailable leaves the row as it is: only the worker knows.
+answer, or, after an error, with what it says when asked. That it has begun need not outlive a loss of power, which ends
+every VM and so the transition; how it ended must. Unavailable leaves the row as it is: only the worker knows.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -191,7 +192,7 @@ async def _told(
 async def _suspend(plane: Plane, sandbox: Sandbox) -> Sandbox:
     why = _why(sandbox, Desired.SUSPENDED)
     if sandbox.state is not State.SUSPENDING:
-        async with plane.db.transaction() as tx:
+        async with plane.db.transaction(synced=False) as tx:
             sandbox = await happen(plane, tx, sandbox, Event.SUSPEND_BEGUN, reason=why)
 
     async def call(client: WorkerClient) -> SandboxFact:
@@ -204,7 +205,7 @@ async def _suspend(plane: Plane, sandbox: Sandbox) -> Sandbox:
 async def _restore(plane: Plane, sandbox: Sandbox) -> Sandbox:
     why = _why(sandbox, Desired.RUNNING)
     if sandbox.state is not State.RESTORING:
-        async with plane.db.transaction() as tx:
+        async with plane.db.transaction(synced=False) as tx:
             sandbox = await happen(plane, tx, sandbox, Event.RESTORE_BEGUN, reason=why)
 
     async def call(client: WorkerClient) -> SandboxFact:
