@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import os
 from collections.abc import Coroutine
 
 from space.disk import frozen as storage
@@ -75,7 +74,7 @@ async def assemble(host: Host, settings: WorkerSettings, group: asyncio.TaskGrou
     admission = Admission(
         host.layout, settings.memory_mib, entries=entries, spares=spares.records, evict=spares.give_back
     )
-    stock = Stock(shelf, spares, Settler(), asyncio.Semaphore(os.cpu_count() or 1))
+    stock = Stock(shelf, spares, Settler())
     fleet = Fleet(host, stock, admission, machines, group, worker_boot)
     await adopt(host, stock, fleet)
     await spares.adopt()

@@ -62,17 +62,15 @@ async def _until_ready(h: Holding) -> None:
 
 
 async def _clone(h: Holding, identity: Identity, template: TemplateFiles, snapshot: Frozen) -> None:
-    async with h.stock.turns:
-        guest = h.new_guest()
-        await guest.start(template, snapshot)
-        await guest.initialise(identity, "fork")
+    guest = h.new_guest()
+    await guest.start(template, snapshot)
+    await guest.initialise(identity, "fork")
 
 
 async def boot(h: Holding, identity: Identity, template: TemplateFiles, disk: Path) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            async with h.stock.turns:
-                await h.new_guest().boot(template, disk, identity)
+            await h.new_guest().boot(template, disk, identity)
             return
         except Died as error:
             log.warning("boot_failed", sandbox=h.sandbox, attempt=attempt, cause=str(error), console=error.console)
