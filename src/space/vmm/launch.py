@@ -17,7 +17,7 @@ from space.host import daemon
 from space.host.process import ProcessRef, Watched, start_time
 from space.vmm.driver import VmmError
 
-_START_S = 5.0
+_START_S = 15.0
 _LOG_BYTES = 64 * 1024
 _OPEN_FILES = 256
 """A VMM with one disk and one network device holds about 30 descriptors."""

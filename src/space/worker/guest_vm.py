@@ -34,8 +34,8 @@ from space.worker.records import VmRecord
 
 log = logger()
 T = TypeVar("T")
-INIT_S = 10.0
-"""Deadline for an agent that is known to be up; it takes some milliseconds."""
+INIT_S = 30.0
+"""Deadline for an agent that is known to be up. It takes some milliseconds, and seconds on a host that is overrun."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

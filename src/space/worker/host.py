@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 import signal
 
 import httpx2
@@ -19,6 +20,10 @@ from space.worker.gateway_link import GatewayLink
 from space.worker.ledger import Ledger
 from space.worker.records import Entry
 from space.worker.trust import TrustedRoot
+
+_STARTS = max(4, 2 * len(os.sched_getaffinity(0)))
+"""How many VMs are started at once; the others wait their turn. Each keeps a core busy, and when many share one all are
+slow together, until all are given up: seen with a hundred creates at once on two busy cores."""
 
 _PROBE_S = 10
 _PROBE_POLL_S = 0.02
@@ -39,6 +44,8 @@ class Host:
     uids: Counter
     ingress: httpx2.AsyncClient
     boot_deadline_s: float
+    starts: asyncio.Semaphore = dataclasses.field(default_factory=lambda: asyncio.Semaphore(_STARTS))
+    """Held while a VM is started, not while it is only let go on."""
 
     @property
     def vmm(self) -> str:

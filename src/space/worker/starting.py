@@ -62,15 +62,17 @@ async def _until_ready(h: Holding) -> None:
 
 
 async def _clone(h: Holding, identity: Identity, template: TemplateFiles, snapshot: Frozen) -> None:
-    guest = h.new_guest()
-    await guest.start(template, snapshot)
-    await guest.initialise(identity, "fork")
+    async with h.host.starts:
+        guest = h.new_guest()
+        await guest.start(template, snapshot)
+        await guest.initialise(identity, "fork")
 
 
 async def boot(h: Holding, identity: Identity, template: TemplateFiles, disk: Path) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            await h.new_guest().boot(template, disk, identity)
+            async with h.host.starts:
+                await h.new_guest().boot(template, disk, identity)
             return
         except Died as error:
             log.warning("boot_failed", sandbox=h.sandbox, attempt=attempt, cause=str(error), console=error.console)

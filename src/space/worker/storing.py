@@ -133,14 +133,15 @@ async def _bring_back(
             f"The sandbox was suspended under {manifest.vmm} and this host has {h.host.vmm}; its memory cannot "
             "be taken up. Its disk can still be booted."
         )
-    guest = h.new_guest()
-    async with asyncio.TaskGroup() as group:  # on one core the files are read, on the other the VM starts
-        check = group.create_task(_outcome(storage.verify(source, manifest)))
-        start = group.create_task(_outcome(guest.start(template, source)))
-    for error in (check.result(), start.result()):
-        if error is not None:
-            raise error
-    await guest.initialise(identity, "restore")
+    async with h.host.starts:
+        guest = h.new_guest()
+        async with asyncio.TaskGroup() as group:  # on one core the files are read, on the other the VM starts
+            check = group.create_task(_outcome(storage.verify(source, manifest)))
+            start = group.create_task(_outcome(guest.start(template, source)))
+        for error in (check.result(), start.result()):
+            if error is not None:
+                raise error
+        await guest.initialise(identity, "restore")
 
 
 async def copy_to(h: Holding, target: Frozen, reason: FreezeReason, *, memory: bool) -> Manifest:
