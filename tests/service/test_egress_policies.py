@@ -194,3 +194,14 @@ async def test_an_authority_is_issued_where_there_is_none_or_half_of_it_is_over(
     one, other = told.to("/v1/authority")
     assert one["root"] == other["root"], "one root for the deployment"
     assert one["key"] != other["key"]
+
+
+async def test_a_fork_has_the_policy_without_the_credentials(attached: Api, told: Told) -> None:
+    await attached.http.post("/v1/secrets", json={"name": "TOKEN", "value": CANARY})
+    parent = await running(attached, BOUND)
+    forked = await attached.http.post(f"/v1/sandboxes/{parent}/fork?wait=0", json={"count": 1})
+    child = SandboxId(forked.json()["results"][0]["operation"]["sandbox_id"])
+    orders = await egress.orders(attached.plane, child)
+    assert orders.egress.policy == {"allow": [{"host": "bound.test"}]}
+    assert orders.secrets.values == {}
+    assert set((await egress.orders(attached.plane, parent)).secrets.values) == {"TOKEN"}, "positive control"
