@@ -77,7 +77,8 @@ async def test_a_wrong_policy_makes_no_sandbox_and_changes_none(attached: Api, t
     assert (await attached.http.get("/v1/sandboxes")).json()["sandboxes"] == []
     sandbox = await running(attached, ALLOWED)
     calls = len(told.calls)
-    bodies: list[object] = [wrong, {"ceiling": {}}, {}, []]
+    large = {"allow": [{"host": "a.test", "headers": {f"h{n}": "${secrets.A}" + "x" * 2000 for n in range(200)}}]}
+    bodies: list[object] = [wrong, {"ceiling": {}}, {}, [], large]
     for body in bodies:
         assert (await attached.http.put(f"/v1/sandboxes/{sandbox}/policy", json=body)).status_code == 422, body
     assert (await attached.http.get(f"/v1/sandboxes/{sandbox}/policy")).json()["policy"] == ALLOWED
