@@ -103,3 +103,30 @@ import sys; sys.stdin.read()
     async with asyncio.timeout(60):
         while (await world.fetch(world.one, "allowed.test"))["status"] != 200:
             await asyncio.sleep(0.1)
+
+
+async def test_what_is_begun_and_not_finished_is_ended(world: World) -> None:
+    """EGRESS H1, case R-01: silence, half a ClientHello, a handshake that stops, half a request, by TLS and plain."""
+    await world.allow(world.one, {"allow": [{"host": "allowed.test", "protocols": ["https", "http"]}]})
+    lines = """
+from attack_client import client_hello
+hello, address = client_hello("allowed.test"), address_of("allowed.test")
+def opened(data, port=443):
+    s = socket.create_connection((address, port), 10)
+    if data: s.sendall(data)
+    return s
+half = b"GET / HTTP/1.1\\r\\nHost: allowed.test\\r\\nX-Half: "
+tls = connect("allowed.test")
+tls.sendall(half)
+begun = [opened(b""), opened(hello[:50]), opened(hello), opened(half, 80), tls]
+out = []
+for s in begun:
+    s.settimeout(45)
+    try:
+        while s.recv(65536): pass
+        out.append("ended")
+    except TimeoutError: out.append("open")
+    except OSError: out.append("ended")
+show(out)
+"""
+    assert await world.run(world.one, lines) == ["ended"] * 5

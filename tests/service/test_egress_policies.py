@@ -77,7 +77,8 @@ async def test_a_wrong_policy_makes_no_sandbox_and_changes_none(attached: Api, t
     assert (await attached.http.get("/v1/sandboxes")).json()["sandboxes"] == []
     sandbox = await running(attached, ALLOWED)
     calls = len(told.calls)
-    bodies: list[object] = [wrong, {"ceiling": {}}, {}, []]
+    large = {"allow": [{"host": "a.test", "headers": {f"h{n}": "${secrets.A}" + "x" * 2000 for n in range(200)}}]}
+    bodies: list[object] = [wrong, {"ceiling": {}}, {}, [], large]
     for body in bodies:
         assert (await attached.http.put(f"/v1/sandboxes/{sandbox}/policy", json=body)).status_code == 422, body
     assert (await attached.http.get(f"/v1/sandboxes/{sandbox}/policy")).json()["policy"] == ALLOWED
@@ -194,3 +195,14 @@ async def test_an_authority_is_issued_where_there_is_none_or_half_of_it_is_over(
     one, other = told.to("/v1/authority")
     assert one["root"] == other["root"], "one root for the deployment"
     assert one["key"] != other["key"]
+
+
+async def test_a_fork_has_the_policy_without_the_credentials(attached: Api, told: Told) -> None:
+    await attached.http.post("/v1/secrets", json={"name": "TOKEN", "value": CANARY})
+    parent = await running(attached, BOUND)
+    forked = await attached.http.post(f"/v1/sandboxes/{parent}/fork?wait=0", json={"count": 1})
+    child = SandboxId(forked.json()["results"][0]["operation"]["sandbox_id"])
+    orders = await egress.orders(attached.plane, child)
+    assert orders.egress.policy == {"allow": [{"host": "bound.test"}]}
+    assert orders.secrets.values == {}
+    assert set((await egress.orders(attached.plane, parent)).secrets.values) == {"TOKEN"}, "positive control"

@@ -98,7 +98,7 @@ async def test_a_leaf_is_for_its_name_under_the_intermediate(root: Ca, tmp_path:
 )  # fmt: skip
 async def test_other_names_are_refused_at_once_and_leave_nothing(root: Ca, tmp_path: Path, name: str) -> None:
     """EGRESS C1a, M3: the answer is a removal, which ends the handshake; a name is taken exactly as it is compared."""
-    certificates = Certificates(lambda found: found == "allowed.test")
+    certificates = Certificates(lambda found: found != "denied.test")
     certificates.use(Signer(make_authority(root)))
     async with _served(certificates, tmp_path) as stub:
         answer = await _Name(stub, name).ask()

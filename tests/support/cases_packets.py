@@ -84,7 +84,7 @@ show(1)
 )
 async def other_protocols(r: Range) -> None:
     """Also L-09: UDP other than to port 53, QUIC above all."""
-    before = await r.counted(r.slot_path(r.a), "counter packets")
+    before = await r.counted(r.slot_path(r.a), 'comment "other"')
     async with r.nothing_leaves(CDN, EVIL):
         out = await r.run(
             r.a,
@@ -96,7 +96,7 @@ show([n, replies(1)])
 """,
         )
     assert [reply for reply in out[1] if reply[1] != 6] == [], out
-    assert await r.counted(r.slot_path(r.a), "counter packets") >= before + out[0]
+    assert await r.counted(r.slot_path(r.a), 'comment "other"') >= before + out[0]
     await r.control()
 
 

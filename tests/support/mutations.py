@@ -137,7 +137,7 @@ MUTATIONS = (
     Mutation(
         "other protocols end at the tap", Rules("insert rule netdev space_tap ingress accept\n", slot=True), ("L-07",)
     ),
-    Mutation("every resolver is ours", Rules(without="th dport 53 dnat", slot=True), ("D-07",)),
+    Mutation("every resolver is ours", Rules(without="th dport 53 redirect"), ("D-07",)),
     Mutation(
         "segments of no connection are reset",
         Rules(without="reject with tcp reset", slot=True),

@@ -145,6 +145,14 @@ class Range:
             yield Output(stream)
         await self.space.http.delete(f"{commands}/{began['command_id']}")
 
+    @contextlib.asynccontextmanager
+    async def flowing(self, sandbox: str, lines: str) -> AsyncGenerator["Output"]:
+        """Run lines in a guest beside the test, from when they say that something flows."""
+        async with self.running(sandbox, lines) as output:
+            said = await output.line()
+            assert said == "flows", said + await output.rest()
+            yield output
+
     async def control(self) -> None:
         """See that A and B can do what they may: without this, a refusal proves nothing."""
         for sandbox in (self.a, self.b):
@@ -254,4 +262,12 @@ class Output:
                 if message["type"] in ("stdout", "stderr"):
                     self._text += base64.b64decode(message["data"]).decode(errors="replace")
         found, _, self._text = self._text.partition("\n")
+        return found
+
+    async def rest(self) -> str:
+        """Return what else it says until it ends."""
+        found = ""
+        with contextlib.suppress(EOFError):
+            while True:
+                found += "\n" + await self.line()
         return found

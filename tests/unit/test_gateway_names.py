@@ -61,6 +61,12 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         names.propose("d.test")
 
 
+def test_an_address_that_is_somebodys_is_passed_over() -> None:
+    names = Names({"198.18.0.7": "a.test", "198.18.0.8": "b.test"})
+    names._next = 6  # 198.18.0.7
+    assert names.propose("c.test") == "198.18.0.9"
+
+
 @given(st.integers(0, 131069))
 def test_proposals_go_round_at_the_end_of_the_range(beginning: int) -> None:
     names = Names()

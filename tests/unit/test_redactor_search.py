@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -46,6 +47,13 @@ def test_every_usual_form_is_found(secret: str, before: bytes, after: bytes) -> 
     encoded = base64.b64encode(before + raw + after)
     if len(raw) >= 8:
         assert search.replace(encoded) != encoded
+
+
+@pytest.mark.parametrize("before", [b"", b"a", b"ab", b"abc"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_both_alphabets_of_base64_at_every_offset(before: bytes, encode: Callable[[bytes], bytes]) -> None:
+    secret = ">>>???>>>???"  # bits that the alphabets write differently
+    assert MARK in Search(needles([secret])).replace(encode(before + secret.encode() + b"z"))
 
 
 def test_a_short_secret_is_not_searched_for() -> None:

@@ -27,6 +27,8 @@ _AT_ONCE = 16
 """Sandboxes that are told at the same time."""
 
 MAX_DOCUMENT = 256 * 1024
+"""Characters of a policy as JSON."""
+
 AWAKE = frozenset({State.RUNNING, State.PAUSED})
 
 
@@ -42,9 +44,13 @@ async def checked(document: Document) -> frozenset[str]:
     """Return the secrets that a client's policy binds; raises InvalidPolicy."""
     if "ceiling" in document:
         raise InvalidPolicy("ceiling: belongs to the project, not to a sandbox; set it at /v1/project/policy.")
+    _check_size(document)
+    return secret_names(await asyncio.to_thread(parse, document))
+
+
+def _check_size(document: Document) -> None:
     if len(json.dumps(document)) > MAX_DOCUMENT:
         raise InvalidPolicy(f"The policy has over {MAX_DOCUMENT} characters as JSON.")
-    return secret_names(await asyncio.to_thread(parse, document))
 
 
 async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> SandboxEgress:
@@ -81,6 +87,7 @@ async def put_ceiling(plane: Plane, project: ProjectId, document: Document | Non
     Raises InvalidPolicy.
     """
     if document is not None:
+        _check_size(document)
         await asyncio.to_thread(parse_ceiling, document)
     async with plane.db.transaction() as tx:
         touched = await policies.set_ceiling(tx, project, document)

@@ -118,7 +118,7 @@ table netdev space_tap {{
   ip protocol tcp accept
   udp dport 53 limit rate over 200/second burst 400 packets counter drop
   udp dport 53 accept
-  counter
+  counter comment "other"
  }}
 }}
 table inet space_slot {{

@@ -39,6 +39,8 @@ _OURS = (
 
 _IDLE = "300s"
 _WEBSOCKET_IDLE = "3600s"
+_UPGRADES = {"up_tls": "up_tls_h1", "up_plain": "up_plain"}
+"""Which cluster takes upgrades: hardly any server takes a WebSocket over HTTP/2 (RFC 8441), and most speak that too."""
 _RATE = {"max_tokens": 2000, "tokens_per_fill": 1000, "fill_interval": "1s"}
 """Requests of one slot address before the gateway is even asked. It keeps one guest's flood out of the decisions of
 others; the sandbox's own limits are the gateway's."""
@@ -61,7 +63,7 @@ _ANSWERS = (
         "This request may not leave the sandbox.",
     ),
     parts.answer(
-        "xds.cluster_name == 'up_tls' || xds.cluster_name == 'up_plain'", 502, "egress_failed", "Upstream failed",
+        "xds.cluster_name.startsWith('up_')", 502, "egress_failed", "Upstream failed",
         "The request was allowed, but its server could not be reached, or has no valid certificate for this name.",
     ),
 )  # fmt: skip
@@ -95,7 +97,7 @@ def _routes(cluster: str) -> list[Node]:
     upgrade: Node = {"name": "upgrade", "present_match": True}
     consent: Node = {"name": "x-space-upgrade", "string_match": {"exact": "websocket"}}
     return [
-        _route(cluster, _WEBSOCKET_IDLE, upgrade, consent),
+        _route(_UPGRADES[cluster], _WEBSOCKET_IDLE, upgrade, consent),
         {"match": {"prefix": "/", "headers": [upgrade]}, "direct_response": {"status": 403}},
         _route(cluster, _IDLE, {"name": "x-space-redact", "present_match": True}) | _redacted(),
         _route(cluster, _IDLE),
@@ -254,19 +256,19 @@ def _upstream(name: str, **fields: object) -> Node:
     )
 
 
-def _upstream_tls(roots: Path) -> Node:
-    """Return the way out by TLS: the name offered and the name verified are the `:authority` that the gateway set."""
+_H2 = {"initial_stream_window_size": 1024 * 1024, "initial_connection_window_size": 4 * 1024 * 1024}
+_BY_ALPN: Node = {"auto_config": {"http2_protocol_options": _H2}}
+_HTTP1: Node = {"explicit_http_config": {"http_protocol_options": {}}}
+
+
+def _upstream_tls(name: str, roots: Path, protocol: Node) -> Node:
+    """Return a way out by TLS: the name offered and the name verified are the `:authority` that the gateway set."""
     return _upstream(
-        "up_tls",
+        name,
         typed_extension_protocol_options=parts.http_protocol(
             upstream_http_protocol_options={"auto_sni": True, "auto_san_validation": True},
-            auto_config={
-                "http2_protocol_options": {
-                    "initial_stream_window_size": 1024 * 1024,
-                    "initial_connection_window_size": 4 * 1024 * 1024,
-                }
-            },
             common_http_protocol_options={"idle_timeout": "60s"},
+            **protocol,
         ),
         transport_socket=parts.extension(
             "envoy.transport_sockets.tls",
@@ -320,7 +322,8 @@ def config(layout: Layout, roots: Path) -> str:
         ],
     )
     clusters: list[Node] = [
-        _upstream_tls(roots),
+        _upstream_tls("up_tls", roots, _BY_ALPN),
+        _upstream_tls("up_tls_h1", roots, _HTTP1),
         _upstream("up_plain"),
         *(_local(name, layout.egress_sock) for name in ("authz", "certificates", "log")),
         _local("redactor", layout.redactor_sock),
