@@ -148,6 +148,20 @@ async def test_what_starts_from_a_template_is_ready(space: Deployment, sandbox: 
     assert (await space.http.delete(f"/v1/snapshots/{taken['digest']}")).is_success
 
 
+async def test_no_snapshot_loses_what_is_in_memory_only(space: Deployment, sandbox: str) -> None:
+    """The disk of one that was suspended with its memory lacks what it had not yet written there: files were empty."""
+    await space.output(sandbox, "echo new > /home/user/new")
+    await space.order(sandbox, "suspend")
+    answer = await space.http.post(f"/v1/sandboxes/{sandbox}/snapshots", json={"memory": False})
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict"), answer.text
+    await space.order(sandbox, "restore")
+    taken = await space.order(sandbox, "snapshots", memory=False)
+    made = await space.create(template=taken["digest"])
+    assert await space.output(made, "cat /home/user/new") == "new"
+    await space.delete(made)
+    assert (await space.http.delete(f"/v1/snapshots/{taken['digest']}")).is_success
+
+
 async def test_idle_sandbox_is_put_away_and_wakes_on_a_request(space: Deployment) -> None:
     made = await space.create(idle_timeout_s=5)
     await space.output(made, "echo asleep > /dev/shm/kept")

@@ -174,6 +174,11 @@ async def _copy_stored(h: Holding, target: Frozen, *, memory: bool) -> Manifest:
         raise SnapshotDamaged(f"The manifest of snapshot {source.name} is missing.")
     if memory and not manifest.with_memory:
         raise Conflict("The sandbox was suspended without its memory; copy it without memory, or restore it first.")
+    if manifest.with_memory and not memory:
+        raise Conflict(
+            "The sandbox was suspended with its memory, which holds what it had not yet written to its disk; copy it "
+            "with memory, or restore it first."
+        )
     await storage.verify(source, manifest)
     await storage.copy(source, target, memory=memory)
     copied = _manifest(h, target, 0, memory=memory)
