@@ -1,10 +1,9 @@
 """Waiting until the warm pool is full, so that what is measured next is a warm create.
 
-A spare is ready when the worker has logged that it made it and its ledger still has it.
+Which spares there are, and which of them are ready, is in the worker's ledger.
 """
 
 import asyncio
-import json
 
 from bench.client import Refused
 from bench.frame import Bench
@@ -15,7 +14,6 @@ from space.worker.records import Spare
 
 _WITHIN_S = 60.0
 _POLL_S = 0.1
-_EVENTS = {"spare_made", "spare_adopted"}
 
 
 async def full(bench: Bench, count: int, memory_mib: int) -> None:
@@ -30,12 +28,8 @@ async def full(bench: Bench, count: int, memory_mib: int) -> None:
 
 
 def _ready(bench: Bench, memory_mib: int) -> int:
-    made = set()
-    for line in (bench.layout.log_dir / "worker.log").read_text().splitlines():
-        if '"spare_' in line and (event := json.loads(line))["event"] in _EVENTS:
-            made.add(event["vm"])
     return sum(
-        spare.vm.vm in made
+        spare.ready
         and spare.template == bench.template.template.digest
         and (spare.vm.vcpus, spare.vm.memory_mib) == (DEFAULT_VCPUS, memory_mib)
         for spare in Ledger(bench.layout.spares_dir, Spare).read()

@@ -84,10 +84,6 @@ class WarmPool:
         found = [guest.record for ready in self._ready.values() for guest in ready]
         return [*found, self._making] if self._making else found
 
-    def ready(self) -> dict[Shape, int]:
-        """Return how many wait, by template and size."""
-        return {shape: len(guests) for shape, guests in self._ready.items() if guests}
-
     async def give_back(self, memory_mib: int) -> None:
         """End spares, the least wanted first, until so much memory is free or none is left."""
         for shape in sorted(self._ready, key=lambda shape: self._demand.get(shape, 0.0)):
