@@ -60,6 +60,8 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
                 return 200, info.model_dump(mode="json") | {"authority": told.authority}
             case "GET", "/v1/sandboxes":
                 return 200, told.facts
+            case "GET", "/v1/templates":
+                return 200, []
             case "PUT", _ if told.refuse:
                 return 503, {"title": "t", "status": 503, "code": "unavailable", "detail": "restarting"}
             case _:
