@@ -47,4 +47,4 @@ async def test_host_and_database_agree_after_chaos(space: Deployment, rng: rando
         assert (await space.http.delete(f"/v1/snapshots/{name}")).is_success
     assert not await _sandboxes(space, chaos.label)
     await until_equal(space, "after all was deleted")
-    assert _mounts(space) == mounts
+    assert _mounts(space) <= mounts, "something is mounted that was not before"

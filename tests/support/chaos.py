@@ -21,7 +21,7 @@ from tests.support.deployment import Deployment, eventually
 from space.host import process
 from space.host.process import ProcessRef
 
-KILLED = {"worker": 6, "api": 4, "gateway": 2, "ingress": 2, "edge": 2}
+KILLED = {"worker": 6, "api": 4, "gateway": 2, "ingress": 2, "egress": 1, "edge": 2}
 """Server processes, and how often each is chosen: those that carry out transitions more than those that carry bytes."""
 
 _MOST_SANDBOXES = 8
