@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from space.host.command import CommandError
 from space.layout import Layout
-from space.model.errors import InvalidArgument, SpaceError, Stale, Unavailable
+from space.model.errors import InvalidArgument, NotFound, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
 from space.net import slot
 from space.net.openings import Openings, Target
@@ -68,7 +68,7 @@ class GatewayLink:
                             await self._tell_all()
                         if isinstance(line, NameGiven | EndConnections):
                             await self._carry_out(line, named)
-            except SpaceError as error:
+            except (SpaceError, CommandError) as error:
                 if self._linked.is_set() or not isinstance(error, Unavailable):
                     log.warning("gateway_lost", error=str(error))
                 self._linked.clear()
@@ -84,6 +84,10 @@ class GatewayLink:
             settled = {sandbox: await self._put_alone(sandbox, entry) for sandbox, entry in told.items()}
         for sandbox, wanted in settled.items():
             await self._settle(str(told[sandbox].address), wanted)
+        for sandbox, entry in told.items():
+            while sandbox in self._slots and (now := self._entry(sandbox)) != entry:  # changed meanwhile
+                await self._settle(str(now.address), await self.client.put_slot(sandbox, now))
+                entry = now  # noqa: PLW2901 - what it was told last
         self._linked.set()
         log.info("gateway_linked", slots=len(told))
 
@@ -173,12 +177,16 @@ class GatewayLink:
             return
         if entry.egress is not None and order.generation < entry.egress.generation:
             raise Stale(f"The policy of generation {entry.egress.generation} is in force already.")
+        # ours first: a gateway that is being told everything just now is told this, too
+        self._slots[sandbox] = wanted = entry.model_copy(update={"egress": order})
         try:
             settled = await self.client.put_egress(sandbox, order)
-        except Unavailable:
+        except (Unavailable, NotFound):  # gone, or back and not told yet
             settled = Settled(end_all=True)
-        if sandbox in self._slots:
-            self._slots[sandbox] = self._slots[sandbox].model_copy(update={"egress": order})
+        except SpaceError:
+            if self._slots.get(sandbox) is wanted:
+                self._slots[sandbox] = entry
+            raise
         await self._settle(str(entry.address), settled)
 
     async def put_secrets(self, sandbox: SandboxId, order: SecretsOrder) -> None:
@@ -187,7 +195,7 @@ class GatewayLink:
             raise Stale(f"The secrets of generation {self.secrets_generation(sandbox)} are here already.")
         self._secrets[sandbox] = order
         if sandbox in self._slots:
-            with contextlib.suppress(Unavailable):  # told with everything else when it is back
+            with contextlib.suppress(Unavailable, NotFound):  # told with everything else when it is back
                 await self.client.put_secrets(sandbox, order)
 
     async def put_authority(self, authority: Authority) -> None:
