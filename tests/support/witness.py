@@ -69,6 +69,6 @@ class Witness:
         await eventually(self._counts, within_s=30, what="the counter goes on")
 
     async def _counts(self) -> bool:
-        found = int(await self.space.output(self.sandbox, "cat /dev/shm/count || echo 0"))
+        found = int(await self.space.output(self.sandbox, "cat /dev/shm/count 2>/dev/null || true") or 0)
         ahead, self.count = found > self.count, max(found, self.count)
         return ahead
