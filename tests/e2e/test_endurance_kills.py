@@ -15,7 +15,7 @@ STEPS = ("rename", "unlink", "sendmsg", "sendto", "pidfd_send_signal", "vfork")
 
 TOKEN = "/dev/shm/token"
 _DONE_S = 10.0
-_FEWEST_KILLS = 5
+_FEWEST_KILLS = 4
 """Suspension, restore, fork, create and snapshot write 20 records or so."""
 
 
@@ -78,7 +78,7 @@ async def _until_back(space: Deployment, pid: int) -> None:
 
 
 async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: Path) -> None:
-    """Before each third record that the worker writes, while five sandboxes are in the middle of something."""
+    """Before each fourth record that the worker writes, while five sandboxes are in the middle of something."""
     copied, forked, awake, asleep = own = [await _sandbox(space) for _ in range(4)]
     cast = Cast(space, copied, forked, awake, asleep)
     try:
@@ -88,7 +88,7 @@ async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: P
         await until_equal(space, "nobody was killed")
         await cast.check()
         kills = 0
-        for number in range(2, whole.calls()["rename"], 3):
+        for number in range(2, whole.calls()["rename"], 4):
             pid = space.daemon_pid("worker")
             async with followed(pid, tmp_path / str(number), "rename", kill_at=number) as step:
                 await cast.act()
