@@ -3,10 +3,17 @@
 import os
 import random
 import secrets
+import signal
 from collections.abc import AsyncGenerator
 
 import pytest
 from tests.support.deployment import Deployment
+
+
+def pytest_configure() -> None:
+    """Let what we start be interrupted, also where we were started in the background, which ignores SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
