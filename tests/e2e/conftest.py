@@ -3,29 +3,16 @@
 import os
 import random
 import secrets
-import signal
 from collections.abc import AsyncGenerator
 
 import pytest
 from tests.support.deployment import Deployment
 
 
-def pytest_configure() -> None:
-    """Let what we start be interrupted, also where we were started in the background, which ignores SIGINT."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what `scripts/test endurance` and whoever looks for the cause of a failure need."""
-    parser.addoption("--full", action="store_true", help="endurance tests in their full size")
-    parser.addoption("--seed", type=int, default=None, help="of what endurance tests choose at random")
-
-
 @pytest.fixture
 def rng(pytestconfig: pytest.Config) -> random.Random:
     """Choose at random; the seed is shown with a failure, and `--seed` repeats it."""
-    given = pytestconfig.getoption("--seed", default=None)
+    given = pytestconfig.getoption("--seed")
     seed = secrets.randbits(32) if given is None else given
     print(f"--seed {seed}")  # noqa: T201 - pytest shows it where the test fails
     return random.Random(seed)

@@ -7,7 +7,7 @@ from tests.support.chaos import KILLED, Chaos
 from tests.support.deployment import Deployment, eventually
 from tests.support.inventory import until_equal
 
-OPERATIONS, KILLS, CLIENTS = 200, 16, 4
+CLIENTS = 4
 
 
 def _mounts(space: Deployment) -> set[str]:
@@ -23,11 +23,12 @@ async def _sandboxes(space: Deployment, label: str) -> dict[str, str]:
     return {one["id"]: one["state"] for one in answer.json()["sandboxes"]}
 
 
-async def test_host_and_database_agree_after_chaos(space: Deployment, rng: random.Random) -> None:
+async def test_host_and_database_agree_after_chaos(space: Deployment, rng: random.Random, full: bool) -> None:
+    operations, kills = (200, 16) if full else (100, 8)
     mounts = _mounts(space)
     chaos = Chaos(space, rng, label=f"{rng.getrandbits(32):08x}")
     await until_equal(space, "before")
-    await chaos.run(OPERATIONS, KILLS, CLIENTS)
+    await chaos.run(operations, kills, CLIENTS)
     for name in KILLED:
         await eventually(lambda name=name: space.daemon_ready(name, -1), within_s=60, what=f"{name} is back")  # type: ignore[misc]
     await until_equal(space, "after chaos")

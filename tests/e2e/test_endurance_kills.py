@@ -15,7 +15,7 @@ STEPS = ("rename", "unlink", "sendmsg", "sendto", "pidfd_send_signal", "vfork")
 
 TOKEN = "/dev/shm/token"
 _DONE_S = 10.0
-_FEWEST_KILLS = 4
+_FEWEST_KILLS = 3
 """Suspension, restore, fork, create and snapshot write 20 records or so."""
 
 
@@ -77,8 +77,8 @@ async def _until_back(space: Deployment, pid: int) -> None:
     await eventually(functools.partial(space.daemon_ready, "worker", pid), within_s=60, what="the worker is back")
 
 
-async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: Path) -> None:
-    """Before each fourth record that the worker writes, while five sandboxes are in the middle of something."""
+async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: Path, full: bool) -> None:
+    """Before every third record (seventh in the short run) that the worker writes, five sandboxes at something."""
     copied, forked, awake, asleep = own = [await _sandbox(space) for _ in range(4)]
     cast = Cast(space, copied, forked, awake, asleep)
     try:
@@ -88,7 +88,7 @@ async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: P
         await until_equal(space, "nobody was killed")
         await cast.check()
         kills = 0
-        for number in range(2, whole.calls()["rename"], 4):
+        for number in range(2, whole.calls()["rename"], 3 if full else 7):
             pid = space.daemon_pid("worker")
             async with followed(pid, tmp_path / str(number), "rename", kill_at=number) as step:
                 await cast.act()
@@ -181,8 +181,8 @@ async def _check(space: Deployment, sandbox: str, verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_killed_at_every_step(space: Deployment, tmp_path: Path, pytestconfig: pytest.Config, name: str) -> None:
-    if not pytestconfig.getoption("--full", default=False):
+async def test_killed_at_every_step(space: Deployment, tmp_path: Path, full: bool, name: str) -> None:
+    if not full:
         pytest.skip("takes an hour in all: part of `scripts/test endurance`")
     verb = VERBS[name]
     sandbox = await _prepared(space, verb)

@@ -7,7 +7,16 @@ from tests.support.cases import CASES
 from tests.support.range import CANARY, POLICY, Range
 
 CORE = [ident for ident, case in CASES.items() if case.core]
-CHANGES = ("a new policy", "a killed gateway", "a killed proxy", "a killed worker", "a restore", "a fork")
+CHANGES = ("a killed gateway", "a fork", "a new policy", "a killed proxy", "a killed worker", "a restore")
+SHORT = 2
+"""So many of them in an ordinary run; all in that of full size."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each case after each change."""
+    if "change" in metafunc.fixturenames:
+        changes = CHANGES if metafunc.config.getoption("--full") else CHANGES[:SHORT]
+        metafunc.parametrize("change", changes, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +51,6 @@ async def changed(arena: Range, change: str) -> AsyncGenerator[Range]:
         await arena.space.delete(child)
 
 
-@pytest.mark.parametrize("change", CHANGES, scope="module")
 @pytest.mark.parametrize("case_id", CORE)
 async def test_attack_again(changed: Range, case_id: str, change: str) -> None:
     assert change
