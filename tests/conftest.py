@@ -1,8 +1,11 @@
 """What every folder's tests may ask for."""
 
+import os
 import signal
+from collections.abc import AsyncGenerator
 
 import pytest
+from tests.support.deployment import Deployment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,3 +24,28 @@ def pytest_configure() -> None:
 def full(pytestconfig: pytest.Config) -> bool:
     """Whether long tests are to run in their full size."""
     return bool(pytestconfig.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+async def space() -> AsyncGenerator[Deployment]:
+    """A running SPACE with the base template: one for all folders; tests that break something leave it working."""
+    if os.getuid() != 0:
+        pytest.skip("needs root: SPACE makes namespaces, mounts and processes of other users")
+    deployment = Deployment()
+    await deployment.up()  # where another run has the data folder, that one is not to be taken down
+    try:
+        status, out, err = await deployment.cli("template", "build", "base")
+        assert status == 0, out + err
+        for left in (await deployment.http.get("/v1/sandboxes")).json()["sandboxes"]:  # by a run that was cut off
+            await deployment.delete(left["id"])
+        yield deployment
+    finally:
+        await deployment.down()
+
+
+@pytest.fixture
+async def sandbox(space: Deployment) -> AsyncGenerator[str]:
+    """A running sandbox of its own for a test."""
+    made = await space.create()
+    yield made
+    await space.delete(made)
