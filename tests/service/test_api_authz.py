@@ -7,7 +7,7 @@ import pytest
 from tests.support.control_plane import Api
 from tests.support.rows import insert_sandbox, insert_template
 
-from space.api.authz import decide
+from space.apiserver.edge_question import decide
 from space.control import keys
 from space.model.errors import BadRequest, NotFound, SpaceError, Unauthorized
 from space.model.ids import new_id
@@ -143,7 +143,7 @@ async def test_a_change_is_believed_at_once_with_notices_and_soon_without(api: A
 
 
 async def test_notices_drop_what_is_remembered(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("space.api.recent.MAX_AGE_S", 3600)
+    monkeypatch.setattr("space.control.recent.MAX_AGE_S", 3600)
     await insert_template(api.plane.db, api.project)
     made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
     path = f"/internal/authz/v1/sandboxes/{made.id}/commands"

@@ -8,9 +8,9 @@ import pytest
 from tests.support.control_plane import Api
 from tests.support.rows import insert_template
 
-from space.api import body
 from space.model.ids import new_api_key, new_id
 from space.store.db import Database
+from space.wire import request_body
 
 
 def problem(response: httpx2.Response, status: int, code: str) -> str:
@@ -112,7 +112,7 @@ async def test_a_body_over_the_limit_is_dropped_and_refused(refusing_api: Api, m
     problem(await refusing_api.http.post("/v1/sandboxes", content=chunks(100)), 413, "body_too_large")
     assert sent == 100 * 65536, "read to its end, so that the client gets to read the answer"
     sent = 0
-    monkeypatch.setattr(body, "DRAIN_BYTES", 2 * body.MAX_BYTES)
+    monkeypatch.setattr(request_body, "DRAIN_BYTES", 2 * request_body.MAX_BYTES)
     problem(await refusing_api.http.post("/v1/sandboxes", content=chunks(1000)), 413, "body_too_large")
     assert sent < 100 * 65536, "but not for ever"
 

@@ -51,7 +51,7 @@ def api_settings(layout: Layout, url: SecretStr) -> ApiSettings:
 
 def api_argv(file: Path, *more: str) -> tuple[str, ...]:
     """Return the process's command line."""
-    return (sys.executable, "-P", "-m", "space.api", "--settings", str(file), *more)
+    return (sys.executable, "-P", "-m", "space.apiserver", "--settings", str(file), *more)
 
 
 def user(layout: Layout) -> daemon.User:
@@ -186,7 +186,7 @@ async def test_a_database_that_contradicts_the_code_is_refused_in_one_line(
         cwd=Path("/"), check=False,
     )  # fmt: skip
     assert done.status == 1
-    assert done.stderr.startswith("space.api: Migration 0001_first was changed after it was applied")
+    assert done.stderr.startswith("space.apiserver: Migration 0001_first was changed after it was applied")
 
 
 async def test_the_password_shows_nowhere(server: postgres.Server, settings: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.control_plane import Api
 from tests.support.rows import insert_template
 
-from space.api.app import create_app
+from space.apiserver.assembly import assemble
 from space.control import waiting
 from space.host import command
 from space.wire.serving import server as http_server
@@ -41,7 +41,7 @@ async def test_every_answer_is_as_documented(api: Api, tmp_path: Path, monkeypat
     config.write_text(_CONFIG + _POLICIES)
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/openapi.json"
-    web = http_server(create_app(api.plane, api.access), grace_s=1)
+    web = http_server(assemble(api.plane, api.access), grace_s=1)
     async with asyncio.TaskGroup() as group:
         group.create_task(web.serve(sockets=[listening]))
         done = await command.run(

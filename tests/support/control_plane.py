@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx2
 
-from space.api.access import Access
-from space.api.app import create_app
+from space.apiserver.assembly import assemble
 from space.control import keys
+from space.control.access import Access
 from space.control.plane import Plane
 from space.control.vault import Vault
 from space.control.workers import WorkerLink, Workers
@@ -43,7 +43,7 @@ async def api_over(db: Database, worker_sock: Path) -> AsyncIterator[Api]:
     access = Access(plane)
     project = await projects.ensure(db, keys.DEFAULT_PROJECT)
     _, key = await keys.create(db, project, "test")
-    transport = httpx2.ASGITransport(app=create_app(plane, access))
+    transport = httpx2.ASGITransport(app=assemble(plane, access))
     try:
         with access.following():
             async with httpx2.AsyncClient(

@@ -4,21 +4,20 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from starlette.types import ASGIApp
 
 from space import __version__
 from space.api import agent_routes, egress, health, keys, lifecycle, sandboxes, secrets, templates
-from space.api.access import Access
-from space.api.front import OPEN, Front
-from space.api.metrics import Metrics
+from space.control.figures import Figures
 from space.control.plane import Plane
 from space.wire.problem import MEDIA_TYPE, Problem
 from space.wire.serving import answer_with_problems
 
+OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
+"""What needs no key."""
 
-def create_app(plane: Plane, access: Access) -> ASGIApp:
+
+def create_app(plane: Plane, figures: Figures) -> FastAPI:
     """Return the application. No interactive documentation: its pages load scripts from elsewhere."""
-    metrics = Metrics()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False)
     answer_with_problems(app)
     sandboxes.add_routes(app, plane)
@@ -27,11 +26,11 @@ def create_app(plane: Plane, access: Access) -> ASGIApp:
     keys.add_routes(app, plane)
     egress.add_routes(app, plane)
     secrets.add_routes(app, plane)
-    health.add_routes(app, plane, metrics)
+    health.add_routes(app, plane, figures)
     agent_routes.add_refusals(app)
     document = _document(app)
     app.openapi = lambda: document  # type: ignore[method-assign] # FastAPI's documented way to extend it
-    return Front(app, access, metrics)
+    return app
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

@@ -8,13 +8,10 @@ from typing import Any, TypeVar
 import pydantic
 from fastapi import Request
 
-from space.model.errors import BadRequest, InvalidArgument, TooLarge
+from space.model.errors import BadRequest, InvalidArgument
+from space.wire.request_body import read_bytes
 from space.wire.serving import in_words
 
-MAX_BYTES = 1024 * 1024
-DRAIN_BYTES = 256 * 1024 * 1024
-"""How much of a body that is too large is read past. Most clients send all before they read; they would see a broken
-connection in place of the answer."""
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 
@@ -23,7 +20,7 @@ async def read_json(request: Request, model: type[M]) -> M:
 
     Raises TooLarge over MAX_BYTES, BadRequest for what is not JSON, InvalidArgument naming the first wrong field.
     """
-    body = await _read(request)
+    body = await read_bytes(request)
     try:
         return model.model_validate_json(body or b"{}")
     except pydantic.ValidationError as error:
@@ -38,22 +35,6 @@ def _explained(model: type[pydantic.BaseModel], kind: str, loc: tuple[int | str,
     if kind == "extra_forbidden":
         return f"{field}: there is no such field; the fields are {', '.join(model.model_fields)}."
     return f"{field}: {in_words(message)}."
-
-
-async def _read(request: Request) -> bytes:
-    """Return the body, keeping at most MAX_BYTES of it; raises TooLarge."""
-    body = bytearray()
-    dropped = 0
-    async for chunk in request.stream():
-        if len(body) + len(chunk) <= MAX_BYTES and not dropped:
-            body += chunk
-        else:
-            dropped += len(chunk)
-        if dropped > DRAIN_BYTES:
-            break
-    if dropped:
-        raise TooLarge(f"The request body is over {MAX_BYTES} bytes.")
-    return bytes(body)
 
 
 def documented(model: type[pydantic.BaseModel], *, required: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pydantic
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
-from space.api.metrics import Metrics
+from space.control.figures import Figures
 from space.control.plane import Plane
 from space.model.errors import Unavailable
 
@@ -26,7 +26,7 @@ class Readiness(pydantic.BaseModel):
     workers_connected: int
 
 
-def add_routes(app: FastAPI, plane: Plane, metrics: Metrics) -> None:
+def add_routes(app: FastAPI, plane: Plane, figures: Figures) -> None:
     """Add the routes over `plane`."""
 
     @app.get("/healthz", tags=["health"])
@@ -64,4 +64,4 @@ def add_routes(app: FastAPI, plane: Plane, metrics: Metrics) -> None:
     )
     async def show_metrics() -> Response:
         """Give figures for Prometheus."""
-        return Response(await metrics.text(plane), media_type="text/plain; version=0.0.4")
+        return Response(await figures.text(plane), media_type="text/plain; version=0.0.4")

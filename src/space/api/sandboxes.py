@@ -8,9 +8,9 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from space.api.body import documented, read_json
-from space.api.front import CALLER
 from space.api.models import CreateSandbox, EventList, EventModel, OperationModel, SandboxList, SandboxModel
 from space.control import sandboxes
+from space.control.access import CALLER
 from space.control.plane import Plane
 from space.model.errors import InvalidArgument, NotFound
 from space.model.ids import OperationId, ProjectId, SandboxId, is_id

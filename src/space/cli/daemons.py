@@ -31,6 +31,8 @@ _WORKER_DOING = {
     "build_step_began step=agent": "compiling the guest agent (once)",
     "build_step_began step=initramfs": "booting a tiny guest, to find out what can run guests here",
 }
+_MODULES = {"api": "space.apiserver"}
+"""The module of a process where it is not named like it."""
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 1024**2
 
 
@@ -187,7 +189,7 @@ def _python(
     log_file = layout.log_dir / f"{name}.log"
     return DaemonSpec(
         name=name,
-        argv=python(f"space.{name}", "--settings", str(settings_file)),
+        argv=python(_MODULES.get(name, f"space.{name}"), "--settings", str(settings_file)),
         log_file=log_file,
         output=log_file,
         user=user,

@@ -1,4 +1,4 @@
-"""The api process: the `/v1` surface, the edge's decisions, and the controller's loops."""
+"""The api process: both HTTP surfaces, the edge's decisions, and the controller's loops."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from space import telemetry
-from space.api.access import Access
-from space.api.app import create_app
+from space.apiserver.assembly import assemble
 from space.control import keys
+from space.control.access import Access
 from space.control.plane import Plane
 from space.control.vault import Vault, read_keys
 from space.control.workers import WorkerLink, Workers
@@ -34,7 +34,7 @@ def main(settings_file: Path, *, ensure_key: bool) -> None:
     try:
         asyncio.run(_ensure_key(settings) if ensure_key else _serve(settings))
     except (SpaceError, MigrationRefused) as error:
-        sys.exit(f"space.api: {error}")
+        sys.exit(f"space.apiserver: {error}")
 
 
 async def _ensure_key(settings: ApiSettings) -> None:
@@ -68,7 +68,7 @@ async def _serve(settings: ApiSettings) -> None:
         access = Access(plane)
         stack.enter_context(access.following())
         socket = stack.enter_context(contextlib.closing(bind_unix(layout.api_sock, mode=0o660)))
-        http = server(create_app(plane, access), grace_s=_GRACE_S)
+        http = server(assemble(plane, access), grace_s=_GRACE_S)
 
         async def stopping() -> None:
             await stop.wait()

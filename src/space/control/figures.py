@@ -27,7 +27,7 @@ class _EgressEvents(Collector):
         return [family]
 
 
-class Metrics:
+class Figures:
     """A registry of its own, so that two applications in one process do not share figures."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ for a sandbox that sleeps waits here until it is awake.
 import re
 from collections.abc import Mapping
 
-from space.api.access import Access
+from space.control.access import Access
 from space.control.lifecycle import why_unreachable
 from space.model.errors import BadRequest, NotFound
 from space.model.ids import SandboxId

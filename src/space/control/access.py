@@ -3,15 +3,18 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from space.api.recent import Recent
 from space.control import keys, lifecycle
 from space.control.plane import Plane
+from space.control.recent import Recent
 from space.model.errors import Unauthorized
 from space.model.ids import ProjectId, SandboxId
 from space.model.key import ApiKey
 from space.model.sandbox import Sandbox
 from space.store import sandboxes
 from space.store.notices import Channel
+
+CALLER = "space.caller"
+"""Where a surface finds the caller's ApiKey in the scope of an authenticated request."""
 
 _MISSING = f"An API key is needed: send `X-API-KEY: e2b_...` or `Authorization: Bearer e2b_...`. {keys.WHERE}"
 

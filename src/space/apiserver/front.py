@@ -1,41 +1,52 @@
-"""The outermost layer of the api: the edge's question, a request id, authentication of `/v1`, figures, the last catch.
+"""The outermost layer: the edge's question, a request id, which surface, authentication, figures, the last catch.
 
 Plain ASGI, because it is on the path of every request through the edge.
 """
 
+import dataclasses
 import time
+from collections.abc import Callable
 
 import structlog
-from fastapi import FastAPI
-from starlette.types import Message, Receive, Scope, Send
+from fastapi.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from space.api.access import Access
-from space.api.authz import PREFIX, decide
-from space.api.metrics import Metrics
+from space.apiserver.edge_question import PREFIX, decide
+from space.control.access import CALLER, Access
+from space.control.figures import Figures
 from space.model.ids import new_id
 from space.wire.serving import answer
 
-OPEN = {"/healthz", "/readyz", "/openapi.json"}
-"""What needs no key. An unknown path does: it is nobody's business what there is."""
 
-CALLER = "space.caller"
-"""Where the caller's ApiKey is in the scope of an authenticated request."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surface:
+    """One of the two APIs: what serves it, how it words an error, and which paths of it need no key.
+
+    An unknown path needs one: it is nobody's business what there is.
+    """
+
+    app: ASGIApp
+    answer: Callable[[Exception], Response]
+    open: frozenset[str]
 
 
 class Front:
-    """The ASGI application that the server runs."""
+    """The ASGI application that the server runs. A path whose first part is in `parts` is the `e2b` surface's."""
 
-    def __init__(self, app: FastAPI, access: Access, metrics: Metrics) -> None:
-        self._app, self._access, self._metrics = app, access, metrics
+    def __init__(self, api: Surface, e2b: Surface, parts: frozenset[str], access: Access, figures: Figures) -> None:
+        self._api, self._e2b, self._parts = api, e2b, parts
+        self._access, self._figures = access, figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             raise NotImplementedError(f"The api speaks HTTP only, not {scope['type']}.")
-        if scope["path"].startswith(PREFIX + "/"):
+        path: str = scope["path"]
+        if path.startswith(PREFIX + "/"):
             await self._decide(scope, receive, send)
         else:
-            await self._serve(scope, receive, send)
+            first = path[1:].partition("/")[0]
+            await self._serve(self._e2b if first in self._parts else self._api, scope, receive, send)
 
     async def _decide(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: bytes = scope["raw_path"]
@@ -43,14 +54,14 @@ class Front:
             headers = await decide(self._access, path.removeprefix(PREFIX.encode()), dict(scope["headers"]))
         except Exception as error:  # noqa: BLE001 - whatever it is, the edge gets an answer, and it is no
             refusal = answer(error)
-            self._metrics.decisions.labels(refusal.status_code).inc()
+            self._figures.decisions.labels(refusal.status_code).inc()
             await refusal(scope, receive, send)
             return
-        self._metrics.decisions.labels(200).inc()
+        self._figures.decisions.labels(200).inc()
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, (b"content-length", b"0")]})
         await send({"type": "http.response.body"})
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
         request_id, began, status = new_id(), time.perf_counter(), 0
 
         async def sending(message: Message) -> None:
@@ -62,13 +73,13 @@ class Front:
 
         with structlog.contextvars.bound_contextvars(request=request_id):
             try:
-                if scope["path"] not in OPEN:
+                if scope["path"] not in surface.open:
                     scope[CALLER] = await self._access.caller(dict(scope["headers"]))
-                await self._app(scope, receive, sending)
+                await surface.app(scope, receive, sending)
             except Exception as error:  # noqa: BLE001 - the last catch
                 # Starlette raises again what its handler has answered already; then there is nothing left to do.
                 if status == 0:
-                    await answer(error)(scope, receive, sending)
+                    await surface.answer(error)(scope, receive, sending)
         route = getattr(scope.get("route"), "path", "none")
         took = time.perf_counter() - began
-        self._metrics.requests.labels(scope["method"], route, status).observe(took)
+        self._figures.requests.labels(scope["method"], route, status).observe(took)
