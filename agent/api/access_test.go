@@ -35,17 +35,17 @@ func (a *agent) raw(address, request string) reply {
 
 func TestNothingBeforeInit(t *testing.T) {
 	a := bareAgent(t)
-	if r := a.do("GET", "/health", nil); r.status != 200 || r.object()["sandbox_id"] != nil || r.object()["version"] != "test" {
+	if r := a.do("GET", "/v1/health", nil); r.status != 200 || r.object()["sandbox_id"] != nil || r.object()["version"] != "test" {
 		t.Fatal(r)
 	}
-	for _, request := range [][2]string{{"GET", "/commands"}, {"POST", "/commands"}, {"GET", "/files?path=/etc/passwd"}, {"POST", "/health"}, {"GET", "/nowhere"}} {
+	for _, request := range [][2]string{{"GET", "/v1/commands"}, {"POST", "/v1/commands"}, {"GET", "/v1/files?path=/etc/passwd"}, {"POST", "/health"}, {"POST", "/v1/health"}, {"GET", "/nowhere"}} {
 		a.refused(a.do(request[0], request[1], nil), 503, "not_initialised")
 	}
 	a.init(nil)
-	if r := a.do("GET", "/health", nil); r.object()["sandbox_id"] != "sbx_test" || r.object()["status"] != "ok" {
+	if r := a.do("GET", "/v1/health", nil); r.object()["sandbox_id"] != "sbx_test" || r.object()["status"] != "ok" {
 		t.Fatal(r)
 	}
-	if r := a.do("GET", "/commands", nil); r.status != 200 {
+	if r := a.do("GET", "/v1/commands", nil); r.status != 200 {
 		t.Fatal(r)
 	}
 }
@@ -55,8 +55,8 @@ func TestAccessToken(t *testing.T) {
 	a.init(map[string]any{"access_token": "secret"})
 	a.token = ""
 	for _, wrong := range []string{"", "secre", "secret ", "secret2", "Secret"} {
-		for _, request := range [][2]string{{"GET", "/commands"}, {"POST", "/commands"}, {"PUT", "/files?path=/tmp/x"},
-			{"GET", "/nowhere"}, {"DELETE", "/health"}, {"HEAD", "/commands"}} {
+		for _, request := range [][2]string{{"GET", "/v1/commands"}, {"POST", "/v1/commands"}, {"PUT", "/v1/files?path=/tmp/x"},
+			{"GET", "/nowhere"}, {"DELETE", "/health"}, {"HEAD", "/v1/commands"}} {
 			r := a.do(request[0], request[1], nil, "X-Access-Token", wrong)
 			if wrong == "secret " { // HTTP strips the space: it is the token
 				continue
@@ -70,15 +70,15 @@ func TestAccessToken(t *testing.T) {
 			a.refused(r, 401, "unauthorized")
 		}
 	}
-	if r := a.do("GET", "/health", nil); r.status != 200 {
+	if r := a.do("GET", "/health", nil); r.status != 204 || len(r.body) != 0 {
 		t.Fatal(r)
 	}
-	if r := a.do("GET", "/commands", nil, "X-Access-Token", "secret"); r.status != 200 {
+	if r := a.do("GET", "/v1/commands", nil, "X-Access-Token", "secret"); r.status != 200 {
 		t.Fatal(r)
 	}
 	// A new identity replaces the token and the environment at once.
 	a.init(map[string]any{"access_token": "other", "env": map[string]string{"NEW": "1"}})
-	a.refused(a.do("GET", "/commands", nil, "X-Access-Token", "secret"), 401, "unauthorized")
+	a.refused(a.do("GET", "/v1/commands", nil, "X-Access-Token", "secret"), 401, "unauthorized")
 	if r := a.run(sh("echo [$SANDBOX][$NEW]")); r.data != "[][1]\n" {
 		t.Fatal(r.data)
 	}
@@ -86,16 +86,16 @@ func TestAccessToken(t *testing.T) {
 
 func TestPathsAreTakenAsTheyAre(t *testing.T) {
 	a := newAgent(t)
-	for _, path := range []string{"/init", "/%69nit", "//init", "/./init", "/commands/../init", "/activity", "/shutdown", "//commands",
-		"/%63ommands", "/commands/", "/commands//output", "/Commands", "/", "//", "/health/", "/health%2f", "/..//health", "/files/", "/files/stat/",
-		"/commands/%2e%2e/output", "/commands/a/b/output", "/commands;x", "/%2fcommands", "http://x//init", "http://x:49982/init"} {
+	for _, path := range []string{"/init", "/%69nit", "//init", "/./init", "/v1/commands/../init", "/activity", "/shutdown", "//commands",
+		"/v1/%63ommands", "/commands", "/v1", "/v1/", "/v1/commands/", "/v1/commands//output", "/Commands", "/", "//", "/health/", "/v1/health/", "/health%2f", "/..//health", "/v1/files/", "/v1/files/stat/",
+		"/v1/commands/%2e%2e/output", "/v1/commands/a/b/output", "/v1/commands;x", "/%2fcommands", "http://x//init", "http://x:49982/init"} {
 		for _, method := range []string{"GET", "POST"} {
 			if r := a.raw(a.url, method+" "+path+" HTTP/1.1"); r.status != 404 {
 				t.Errorf("%s %s: %v", method, path, r)
 			}
 		}
 	}
-	for _, line := range []string{"GET http://x/commands HTTP/1.1", "GET /commands?%zz HTTP/1.1"} {
+	for _, line := range []string{"GET http://x/v1/commands HTTP/1.1", "GET /v1/commands?%zz HTTP/1.1"} {
 		if r := a.raw(a.url, line); r.status != 200 {
 			t.Errorf("%s: %v", line, r)
 		}
@@ -103,12 +103,12 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 	if r := a.raw(a.url, "CONNECT x:1 HTTP/1.1"); r.status != 404 {
 		t.Error(r)
 	}
-	r := a.do("PATCH", "/commands", nil)
+	r := a.do("PATCH", "/v1/commands", nil)
 	a.refused(r, 405, "method_not_allowed")
 	if r.header.Get("Allow") != "GET, POST" {
 		t.Error(r.header)
 	}
-	if r := a.do("GET", "/commands", nil, "X-Big", strings.Repeat("x", 128<<10)); r.status != 431 {
+	if r := a.do("GET", "/v1/commands", nil, "X-Big", strings.Repeat("x", 128<<10)); r.status != 431 {
 		t.Error(r.status)
 	}
 }
@@ -135,13 +135,13 @@ func TestInitValidates(t *testing.T) {
 		}
 	}
 	a.refused(a.do("POST", a.internal+"/init", "{"), 400, "bad_request")
-	a.refused(a.do("GET", "/commands", nil), 503, "not_initialised")
+	a.refused(a.do("GET", "/v1/commands", nil), 503, "not_initialised")
 	r := a.do("POST", a.internal+"/init", good)
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if r.object()["version"] != "test" || r.object()["boot_id"] != strings.TrimSpace(string(boot)) || len(r.object()["warnings"].([]any)) != 0 {
 		t.Fatal(r)
 	}
-	a.refused(a.do("GET", a.internal+"/commands", nil), 404, "not_found")
+	a.refused(a.do("GET", a.internal+"/v1/commands", nil), 404, "not_found")
 	a.refused(a.do("GET", a.internal+"/init", nil), 405, "method_not_allowed")
 }
 

@@ -24,7 +24,7 @@ func BenchmarkCommand(b *testing.B) {
 			var took []time.Duration
 			for i := 0; i < b.N; i++ {
 				began := time.Now()
-				r, err := a.client.Post(a.url+"/commands", "application/json", strings.NewReader(body))
+				r, err := a.client.Post(a.url+"/v1/commands", "application/json", strings.NewReader(body))
 				if err != nil || r.StatusCode != http.StatusOK {
 					b.Fatal(r, err)
 				}

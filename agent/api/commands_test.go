@@ -30,7 +30,7 @@ func TestLineIsSentAtOnce(t *testing.T) {
 	if l, ok := r.next(); !ok || string(l.Data) != "one\n" {
 		t.Fatalf("%+v", l)
 	}
-	a.do("POST", "/commands/"+r.id+"/stdin", "go\n")
+	a.do("POST", "/v1/commands/"+r.id+"/stdin", "go\n")
 	if res := r.rest(4); res.data != "two\n" {
 		t.Fatalf("%q", res.data)
 	}
@@ -53,18 +53,18 @@ func TestSignalEndsCommand(t *testing.T) {
 	a := newAgent(t)
 	for signal, name := range map[any]string{"SIGINT": "SIGINT", "term": "SIGTERM", 9: "SIGKILL", "10": "SIGUSR1", 34: "SIG34"} {
 		r := a.start(map[string]any{"args": []string{"sleep", "100"}})
-		if answer := a.do("POST", "/commands/"+r.id+"/signal", map[string]any{"signal": signal}); answer.status != 204 {
+		if answer := a.do("POST", "/v1/commands/"+r.id+"/signal", map[string]any{"signal": signal}); answer.status != 204 {
 			t.Fatal(answer)
 		}
 		exit := r.rest(0).exit
 		if exit.Signal == nil || *exit.Signal != name || exit.Code != nil {
 			t.Fatalf("%v: %+v", signal, exit)
 		}
-		a.refused(a.do("POST", "/commands/"+r.id+"/signal", map[string]any{"signal": 2}), 409, "command_finished")
+		a.refused(a.do("POST", "/v1/commands/"+r.id+"/signal", map[string]any{"signal": 2}), 409, "command_finished")
 	}
 	r := a.start(sh(`trap "echo caught; exit 7" INT; echo ready; while :; do sleep 0.05; done`))
 	r.next()
-	a.do("POST", "/commands/"+r.id+"/signal", map[string]any{"signal": "INT"})
+	a.do("POST", "/v1/commands/"+r.id+"/signal", map[string]any{"signal": "INT"})
 	if res := r.rest(6); res.data != "caught\n" || res.code() != 7 {
 		t.Fatalf("%q %+v", res.data, res.exit)
 	}
@@ -101,9 +101,9 @@ func TestEvictedCommandIsUnknown(t *testing.T) {
 		r.rest(0)
 		ids = append(ids, r.id)
 	}
-	a.eventually("the oldest is evicted", func() bool { return a.do("GET", "/commands/"+ids[0], nil).status == 404 })
-	a.refused(a.do("GET", "/commands/"+ids[0]+"/output", nil), 404, "no_such_command")
-	if r := a.do("GET", "/commands/"+ids[256], nil); r.status != 200 {
+	a.eventually("the oldest is evicted", func() bool { return a.do("GET", "/v1/commands/"+ids[0], nil).status == 404 })
+	a.refused(a.do("GET", "/v1/commands/"+ids[0]+"/output", nil), 404, "no_such_command")
+	if r := a.do("GET", "/v1/commands/"+ids[256], nil); r.status != 200 {
 		t.Fatal(r)
 	}
 }
@@ -126,7 +126,7 @@ func TestSlowReaderDoesNotBlock(t *testing.T) {
 	const lines, limit = 3_000_000, 1 << 20 // 24 MB
 	slow := a.start(with(numbered(lines), "output_limit_bytes", limit))
 	// Nobody reads; the command finishes all the same.
-	a.eventually("it finishes", func() bool { return a.do("GET", "/commands/"+slow.id, nil).object()["running"] == false })
+	a.eventually("it finishes", func() bool { return a.do("GET", "/v1/commands/"+slow.id, nil).object()["running"] == false })
 	r := slow.rest(0)
 	if r.gaps == 0 || r.exit == nil || r.exit.NextOffset != lines*8 {
 		t.Fatalf("gaps %d, exit %+v", r.gaps, r.exit)
@@ -151,7 +151,7 @@ func TestGapIsExact(t *testing.T) {
 	if r.data != numberedBytes(7000, 8000) || r.code() != 0 {
 		t.Fatalf("%q", r.data)
 	}
-	info := a.do("GET", "/commands/"+id.id, nil).object()
+	info := a.do("GET", "/v1/commands/"+id.id, nil).object()
 	if info["first_offset"] != 7000.0 || info["next_offset"] != 8000.0 {
 		t.Fatal(info)
 	}
@@ -214,7 +214,7 @@ func TestReadersAreIndependent(t *testing.T) {
 	if activity["running_commands"] != 1.0 || activity["foreground_commands"] != 1.0 || activity["attached_readers"] != 9.0 {
 		t.Fatal(activity)
 	}
-	a.do("POST", "/commands/"+r.id+"/stdin", "go\n")
+	a.do("POST", "/v1/commands/"+r.id+"/stdin", "go\n")
 	wait.Wait()
 	r.rest(0)
 	a.eventually("nobody is attached", func() bool {
@@ -230,21 +230,21 @@ func TestOutputWithoutFollow(t *testing.T) {
 	if got := a.output(r.id, "?follow=false").rest(0); got.data != "so far\n" || got.exit != nil {
 		t.Fatalf("%+v", got)
 	}
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=8&follow=false", nil), 422, "invalid_argument")
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=-1", nil), 422, "invalid_argument")
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=x", nil), 422, "invalid_argument")
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?follow=maybe", nil), 422, "invalid_argument")
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=%zz", nil), 400, "bad_request")
+	a.refused(a.do("GET", "/v1/commands/"+r.id+"/output?from=8&follow=false", nil), 422, "invalid_argument")
+	a.refused(a.do("GET", "/v1/commands/"+r.id+"/output?from=-1", nil), 422, "invalid_argument")
+	a.refused(a.do("GET", "/v1/commands/"+r.id+"/output?from=x", nil), 422, "invalid_argument")
+	a.refused(a.do("GET", "/v1/commands/"+r.id+"/output?follow=maybe", nil), 422, "invalid_argument")
+	a.refused(a.do("GET", "/v1/commands/"+r.id+"/output?from=%zz", nil), 400, "bad_request")
 }
 
 func TestReaderMayBeAheadOfARunningCommand(t *testing.T) {
 	a := newAgent(t)
 	r := a.start(with(sh("read x; printf 0123456789"), "stdin", true))
-	a.do("POST", "/commands/"+r.id+"/stdin?eof=true", "go\n")
+	a.do("POST", "/v1/commands/"+r.id+"/stdin?eof=true", "go\n")
 	if got := a.output(r.id, "?from=4").rest(4); got.data != "456789" {
 		t.Fatalf("%+v", got)
 	}
-	a.refused(a.do("GET", "/commands/"+r.id+"/output?from=11", nil), 422, "invalid_argument")
+	a.refused(a.do("GET", "/v1/commands/"+r.id+"/output?from=11", nil), 422, "invalid_argument")
 }
 
 func TestKeepalive(t *testing.T) {
@@ -271,7 +271,7 @@ func TestClientGoingAwayKillsNothing(t *testing.T) {
 
 func TestDetached(t *testing.T) {
 	a := newAgent(t)
-	answer := a.do("POST", "/commands", with(sh("echo hello; sleep 100"), "detach", true))
+	answer := a.do("POST", "/v1/commands", with(sh("echo hello; sleep 100"), "detach", true))
 	id, _ := answer.object()["command_id"].(string)
 	if answer.status != 201 || id == "" || answer.header.Get("X-Command-Id") != id || answer.object()["pid"] == nil {
 		t.Fatal(answer)
@@ -284,7 +284,7 @@ func TestDetached(t *testing.T) {
 	if activity["running_commands"] != 1.0 || activity["foreground_commands"] != 0.0 {
 		t.Fatal(activity)
 	}
-	list := a.do("GET", "/commands", nil).object()["commands"].([]any)
+	list := a.do("GET", "/v1/commands", nil).object()["commands"].([]any)
 	if len(list) != 1 || list[0].(map[string]any)["detached"] != true {
 		t.Fatal(list)
 	}
@@ -292,12 +292,12 @@ func TestDetached(t *testing.T) {
 
 func TestListShowsCommands(t *testing.T) {
 	a := newAgent(t)
-	if list := a.do("GET", "/commands", nil); string(list.body) != "{\"commands\":[]}\n" {
+	if list := a.do("GET", "/v1/commands", nil); string(list.body) != "{\"commands\":[]}\n" {
 		t.Fatal(list)
 	}
 	r := a.start(map[string]any{"cmd": "echo <&1>; exit 4", "env": map[string]string{"SECRET": "hush"}, "cwd": "/tmp"})
 	r.rest(0)
-	answer := a.do("GET", "/commands", nil)
+	answer := a.do("GET", "/v1/commands", nil)
 	info := answer.object()["commands"].([]any)[0].(map[string]any)
 	for key, want := range map[string]any{"command_id": r.id, "pid": float64(r.pid), "cmd": "echo <&1>; exit 4", "args": nil,
 		"user": "user", "cwd": "/tmp", "running": false, "timed_out": false, "signal": nil, "pty": false, "detached": false} {
@@ -333,7 +333,7 @@ func TestTimeoutKillsTheWholeSession(t *testing.T) {
 	if r := a.run(with(sh("exit 0"), "timeout_s", 60)); r.exit.TimedOut || r.code() != 0 {
 		t.Fatalf("%+v", r.exit)
 	}
-	if info := a.do("GET", "/commands/"+r.id, nil).object(); info["timed_out"] != true || info["signal"] != "SIGKILL" {
+	if info := a.do("GET", "/v1/commands/"+r.id, nil).object(); info["timed_out"] != true || info["signal"] != "SIGKILL" {
 		t.Fatal(info)
 	}
 }
@@ -376,7 +376,7 @@ func TestDelete(t *testing.T) {
 	r := a.start(map[string]any{"args": []string{"/bin/bash", "-c", "set -m; sleep 103 & echo $!; wait"}})
 	l, _ := r.next()
 	child, _ := strconv.Atoi(strings.TrimSpace(string(l.Data)))
-	if answer := a.do("DELETE", "/commands/"+r.id, nil); answer.status != 204 || len(answer.body) != 0 {
+	if answer := a.do("DELETE", "/v1/commands/"+r.id, nil); answer.status != 204 || len(answer.body) != 0 {
 		t.Fatal(answer)
 	}
 	if alive(r.pid) {
@@ -387,11 +387,11 @@ func TestDelete(t *testing.T) {
 		t.Fatalf("a reader was not told: %+v", res.exit)
 	}
 	for _, request := range [][2]string{{"DELETE", ""}, {"GET", ""}, {"GET", "/output"}, {"POST", "/stdin"}, {"POST", "/signal"}, {"POST", "/resize"}} {
-		a.refused(a.do(request[0], "/commands/"+r.id+request[1], map[string]any{}), 404, "no_such_command")
+		a.refused(a.do(request[0], "/v1/commands/"+r.id+request[1], map[string]any{}), 404, "no_such_command")
 	}
 	done := a.start(sh("exit 0"))
 	done.rest(0)
-	if answer := a.do("DELETE", "/commands/"+done.id, nil); answer.status != 204 {
+	if answer := a.do("DELETE", "/v1/commands/"+done.id, nil); answer.status != 204 {
 		t.Fatal(answer)
 	}
 }
@@ -438,7 +438,7 @@ func TestUsersAndEnvironment(t *testing.T) {
 
 func TestCommandErrors(t *testing.T) {
 	a := newAgent(t)
-	post := func(body any) reply { return a.do("POST", "/commands", body) }
+	post := func(body any) reply { return a.do("POST", "/v1/commands", body) }
 	script := filepath.Join(t.TempDir(), "script")
 	must(os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755))
 	text := filepath.Join(t.TempDir(), "text")
@@ -498,9 +498,9 @@ func TestCommandErrors(t *testing.T) {
 	}
 	r := a.start(map[string]any{"args": []string{"sleep", "100"}})
 	for _, signal := range []any{nil, "", "NOPE", 0, 65, -1, 1.5, "SIG", true} {
-		a.refused(a.do("POST", "/commands/"+r.id+"/signal", map[string]any{"signal": signal}), 422, "invalid_argument")
+		a.refused(a.do("POST", "/v1/commands/"+r.id+"/signal", map[string]any{"signal": signal}), 422, "invalid_argument")
 	}
-	if list := a.do("GET", "/commands", nil).object()["commands"].([]any); len(list) != 2 {
+	if list := a.do("GET", "/v1/commands", nil).object()["commands"].([]any); len(list) != 2 {
 		t.Errorf("refused commands are listed: %d", len(list))
 	}
 }

@@ -155,7 +155,7 @@ func TestInitBeforeUserCode(t *testing.T) {
 	a.freeze(map[string]any{"reason": "suspend"})
 	a.init(map[string]any{"reason": "restore", "thaw": false, "sandbox_id": "sbx_new"})
 	a.stands(size)
-	if id := a.do("GET", "/health", nil).object()["sandbox_id"]; id != "sbx_new" {
+	if id := a.do("GET", "/v1/health", nil).object()["sandbox_id"]; id != "sbx_new" {
 		t.Fatal(id)
 	}
 	// What is refused changes nothing.
@@ -206,7 +206,7 @@ func TestFileSystemFreeze(t *testing.T) {
 	a.init(nil)
 	upload := func(name string) chan int {
 		done := make(chan int, 1)
-		go func() { done <- a.do("PUT", "/files?user=root&path="+filepath.Join(point, name), "content").status }()
+		go func() { done <- a.do("PUT", "/v1/files?user=root&path="+filepath.Join(point, name), "content").status }()
 		return done
 	}
 	hangs := func(done chan int) {
@@ -233,7 +233,7 @@ func TestFileSystemFreeze(t *testing.T) {
 		a.freeze(map[string]any{"reason": "snapshot", "fsfreeze": true, "limit_s": limit})
 		during := upload("during-" + name)
 		hangs(during)
-		if r := a.do("GET", "/files?user=root&path="+filepath.Join(point, "before-"+name), nil); string(r.body) != "content" {
+		if r := a.do("GET", "/v1/files?user=root&path="+filepath.Join(point, "before-"+name), nil); string(r.body) != "content" {
 			t.Fatal(r)
 		}
 		wake()
@@ -312,7 +312,7 @@ func TestHooks(t *testing.T) {
 	if hook := a.freeze(map[string]any{"reason": "suspend"})["hook"].(map[string]any); hook["ran"] != false {
 		t.Error(hook)
 	}
-	if r := a.do("GET", "/commands", nil).object()["commands"].([]any); len(r) != 0 {
+	if r := a.do("GET", "/v1/commands", nil).object()["commands"].([]any); len(r) != 0 {
 		t.Error("hooks are listed as commands:", r)
 	}
 }
@@ -364,8 +364,8 @@ func TestForkChildIsAnother(t *testing.T) {
 		t.Fatal("the parent's reader goes on")
 	}
 	a.eventually("no reader is counted", func() bool { return a.activity()["attached_readers"] == 0.0 })
-	a.refused(a.do("GET", "/commands", nil, "X-Access-Token", "parent"), 401, "unauthorized")
-	command := a.do("GET", "/commands/"+stream.id, nil).object()
+	a.refused(a.do("GET", "/v1/commands", nil, "X-Access-Token", "parent"), 401, "unauthorized")
+	command := a.do("GET", "/v1/commands/"+stream.id, nil).object()
 	if command["running"] != true || command["pid"] != float64(stream.pid) {
 		t.Fatal(command)
 	}
@@ -377,7 +377,7 @@ func TestForkChildIsAnother(t *testing.T) {
 	kept.next()
 	a.freeze(map[string]any{"reason": "pause"})
 	a.init(map[string]any{"reason": "resume", "access_token": "child"})
-	a.do("DELETE", "/commands/"+stream.id, nil)
+	a.do("DELETE", "/v1/commands/"+stream.id, nil)
 	if res := kept.rest(6); res.exit == nil {
 		t.Fatal("the reader was cut off by a pause")
 	}
@@ -393,7 +393,7 @@ func TestCommandsWaitForTheThaw(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			body := fmt.Sprintf(`{"args": ["touch", %q], "user": "root"}`, filepath.Join(marks, name))
-			r, err := (&http.Client{Transport: &http.Transport{}}).Post(a.url+"/commands", "application/json", strings.NewReader(body))
+			r, err := (&http.Client{Transport: &http.Transport{}}).Post(a.url+"/v1/commands", "application/json", strings.NewReader(body))
 			if err == nil {
 				_, err = io.Copy(io.Discard, r.Body)
 			}
@@ -448,12 +448,12 @@ func TestActivity(t *testing.T) {
 	if idle := a.activity()["idle_ms"].(float64); idle >= 200 {
 		t.Error("idle with a command in the foreground:", idle)
 	}
-	a.do("DELETE", "/commands/"+stream.id, nil)
+	a.do("DELETE", "/v1/commands/"+stream.id, nil)
 	is("foreground_commands", 0)
-	r := a.do("POST", "/commands", with(sh("sleep 100"), "detach", true))
+	r := a.do("POST", "/v1/commands", with(sh("sleep 100"), "detach", true))
 	is("running_commands", 1)
 	is("foreground_commands", 0)
-	a.do("DELETE", "/commands/"+r.object()["command_id"].(string), nil)
+	a.do("DELETE", "/v1/commands/"+r.object()["command_id"].(string), nil)
 
 	// Nothing but requests counts now, and questions do not.
 	idle := a.activity()["idle_ms"].(float64)
@@ -463,7 +463,7 @@ func TestActivity(t *testing.T) {
 	if a.activity()["idle_ms"].(float64) < before {
 		t.Error("a health check counts as use")
 	}
-	a.do("GET", "/commands", nil)
+	a.do("GET", "/v1/commands", nil)
 	if a.activity()["idle_ms"].(float64) >= before {
 		t.Error("a request does not count as use")
 	}
@@ -481,7 +481,7 @@ func TestWarmUpLeavesNothing(t *testing.T) {
 	if r := a.do("POST", a.internal+"/warm", nil); r.status != 200 || len(r.object()["command_ms"].([]any)) != 3 {
 		t.Fatal(r)
 	}
-	if list := a.do("GET", "/commands", nil).object()["commands"].([]any); len(list) != 0 {
+	if list := a.do("GET", "/v1/commands", nil).object()["commands"].([]any); len(list) != 0 {
 		t.Fatal(list)
 	}
 	if act := a.activity(); act["running_commands"] != 0.0 || act["attached_readers"] != 0.0 {
@@ -501,7 +501,7 @@ func TestWarmUpBeforeInit(t *testing.T) {
 	if r := a.do("POST", a.internal+"/warm", nil); r.status != 200 {
 		t.Fatal(r)
 	}
-	a.refused(a.do("GET", "/commands", nil), 503, "not_initialised")
+	a.refused(a.do("GET", "/v1/commands", nil), 503, "not_initialised")
 }
 
 func TestNoWarmUpWhileFrozen(t *testing.T) {

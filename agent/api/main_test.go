@@ -329,7 +329,7 @@ func (a *agent) open(method, url string, body any) *reader {
 // start begins a command and reads its first line.
 func (a *agent) start(body map[string]any) *reader {
 	a.Helper()
-	r := a.open("POST", "/commands", body)
+	r := a.open("POST", "/v1/commands", body)
 	first, ok := r.next()
 	if !ok || first.Type != "start" || first.CommandID != r.id || r.id == "" || first.PID <= 1 {
 		a.Fatalf("first line: %+v", first)
@@ -341,7 +341,7 @@ func (a *agent) start(body map[string]any) *reader {
 // output reads a command's output again.
 func (a *agent) output(id, query string) *reader {
 	a.Helper()
-	return a.open("GET", "/commands/"+id+"/output"+query, nil)
+	return a.open("GET", "/v1/commands/"+id+"/output"+query, nil)
 }
 
 func (r *reader) next() (l line, ok bool) {

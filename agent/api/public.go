@@ -34,22 +34,23 @@ func NewPublic(version string, id *identity.Identity, commands *command.Table) *
 	p := &Public{version: version, identity: id, commands: commands, keepalive: keepaliveEvery}
 	p.routes = []route{
 		{"GET", "/health", p.health},
-		{"GET", "/commands", p.listCommands},
-		{"POST", "/commands", p.startCommand},
-		{"GET", "/commands/{id}", p.getCommand},
-		{"DELETE", "/commands/{id}", p.deleteCommand},
-		{"GET", "/commands/{id}/output", p.readOutput},
-		{"POST", "/commands/{id}/stdin", p.writeStdin},
-		{"POST", "/commands/{id}/signal", p.signalCommand},
-		{"POST", "/commands/{id}/resize", p.resizeCommand},
-		{"GET", "/files", p.readFile},
-		{"HEAD", "/files", p.readFile},
-		{"PUT", "/files", p.writeFile},
-		{"DELETE", "/files", p.deleteFile},
-		{"GET", "/files/stat", p.statFile},
-		{"GET", "/files/list", p.listFiles},
-		{"POST", "/files/mkdir", p.makeDir},
-		{"POST", "/files/move", p.moveFile},
+		{"GET", "/v1/health", p.describeSelf},
+		{"GET", "/v1/commands", p.listCommands},
+		{"POST", "/v1/commands", p.startCommand},
+		{"GET", "/v1/commands/{id}", p.getCommand},
+		{"DELETE", "/v1/commands/{id}", p.deleteCommand},
+		{"GET", "/v1/commands/{id}/output", p.readOutput},
+		{"POST", "/v1/commands/{id}/stdin", p.writeStdin},
+		{"POST", "/v1/commands/{id}/signal", p.signalCommand},
+		{"POST", "/v1/commands/{id}/resize", p.resizeCommand},
+		{"GET", "/v1/files", p.readFile},
+		{"HEAD", "/v1/files", p.readFile},
+		{"PUT", "/v1/files", p.writeFile},
+		{"DELETE", "/v1/files", p.deleteFile},
+		{"GET", "/v1/files/stat", p.statFile},
+		{"GET", "/v1/files/list", p.listFiles},
+		{"POST", "/v1/files/mkdir", p.makeDir},
+		{"POST", "/v1/files/move", p.moveFile},
 	}
 	return p
 }
@@ -92,10 +93,10 @@ func (p *Public) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve admits everybody to GET /health, and nobody without the token to
+// serve admits everybody to the health checks, and nobody without the token to
 // anything else; not even to the difference between 404 and 405.
 func (p *Public) serve(w http.ResponseWriter, r *http.Request) error {
-	if r.Method != http.MethodGet || r.URL.EscapedPath() != "/health" {
+	if !isHealthCheck(r) {
 		if err := p.identity.Admit(r.Header.Get("X-Access-Token")); err != nil {
 			return err
 		}
@@ -105,7 +106,18 @@ func (p *Public) serve(w http.ResponseWriter, r *http.Request) error {
 	return dispatch(p.routes, w, r)
 }
 
+func isHealthCheck(r *http.Request) bool {
+	path := r.URL.EscapedPath()
+	return r.Method == http.MethodGet && (path == "/health" || path == "/v1/health")
+}
+
+// health says by being answered that the agent runs.
 func (p *Public) health(w http.ResponseWriter, _ *http.Request, _ string) error {
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (p *Public) describeSelf(w http.ResponseWriter, _ *http.Request, _ string) error {
 	return writeJSON(w, http.StatusOK, map[string]any{
 		"status": "ok", "version": p.version, "sandbox_id": orNull(p.identity.SandboxID()),
 	})

@@ -34,16 +34,16 @@ func TestPTY(t *testing.T) {
 	}
 	stdin := func(text, query string) {
 		t.Helper()
-		if answer := a.do("POST", "/commands/"+r.id+"/stdin"+query, text); answer.status != 204 {
+		if answer := a.do("POST", "/v1/commands/"+r.id+"/stdin"+query, text); answer.status != 204 {
 			t.Fatal(answer)
 		}
 	}
 	expect("30 100\r\nxterm-256color\r\n")
-	if answer := a.do("POST", "/commands/"+r.id+"/resize", map[string]int{"cols": 132, "rows": 50}); answer.status != 204 {
+	if answer := a.do("POST", "/v1/commands/"+r.id+"/resize", map[string]int{"cols": 132, "rows": 50}); answer.status != 204 {
 		t.Fatal(answer)
 	}
-	a.refused(a.do("POST", "/commands/"+r.id+"/resize", map[string]int{"cols": 0, "rows": 50}), 422, "invalid_argument")
-	a.refused(a.do("POST", "/commands/"+r.id+"/resize", map[string]int{"cols": 65536, "rows": 50}), 422, "invalid_argument")
+	a.refused(a.do("POST", "/v1/commands/"+r.id+"/resize", map[string]int{"cols": 0, "rows": 50}), 422, "invalid_argument")
+	a.refused(a.do("POST", "/v1/commands/"+r.id+"/resize", map[string]int{"cols": 65536, "rows": 50}), 422, "invalid_argument")
 	stdin("\n", "")
 	expect("50 132\r\n")
 	stdin("\n", "")
@@ -59,10 +59,10 @@ func TestPTY(t *testing.T) {
 			break
 		}
 	}
-	a.refused(a.do("POST", "/commands/"+r.id+"/resize", map[string]int{"cols": 1, "rows": 1}), 409, "command_finished")
-	a.refused(a.do("POST", "/commands/"+r.id+"/stdin", "x"), 409, "stdin_closed")
+	a.refused(a.do("POST", "/v1/commands/"+r.id+"/resize", map[string]int{"cols": 1, "rows": 1}), 409, "command_finished")
+	a.refused(a.do("POST", "/v1/commands/"+r.id+"/stdin", "x"), 409, "stdin_closed")
 	plain := a.start(map[string]any{"args": []string{"sleep", "100"}})
-	a.refused(a.do("POST", "/commands/"+plain.id+"/resize", map[string]int{"cols": 1, "rows": 1}), 409, "not_a_pty")
+	a.refused(a.do("POST", "/v1/commands/"+plain.id+"/resize", map[string]int{"cols": 1, "rows": 1}), 409, "not_a_pty")
 }
 
 func TestPTYInterrupt(t *testing.T) {
@@ -70,14 +70,14 @@ func TestPTYInterrupt(t *testing.T) {
 	for _, how := range []string{"key", "signal"} {
 		// An interactive shell puts sleep into a group of its own, in the foreground.
 		r := a.start(map[string]any{"args": []string{"/bin/bash", "--norc", "-i"}, "pty": map[string]int{"cols": 80, "rows": 24}})
-		a.do("POST", "/commands/"+r.id+"/stdin", "PS1=; sleep 100; echo sta''tus $?; exit 5\n")
+		a.do("POST", "/v1/commands/"+r.id+"/stdin", "PS1=; sleep 100; echo sta''tus $?; exit 5\n")
 		time.Sleep(300 * time.Millisecond)
 		if how == "key" {
-			a.do("POST", "/commands/"+r.id+"/stdin", "\x03")
+			a.do("POST", "/v1/commands/"+r.id+"/stdin", "\x03")
 		} else {
-			a.do("POST", "/commands/"+r.id+"/signal", map[string]any{"signal": "SIGINT"})
+			a.do("POST", "/v1/commands/"+r.id+"/signal", map[string]any{"signal": "SIGINT"})
 		}
-		a.do("POST", "/commands/"+r.id+"/stdin", "echo ali''ve; exit 6\n")
+		a.do("POST", "/v1/commands/"+r.id+"/stdin", "echo ali''ve; exit 6\n")
 		res := r.rest(0)
 		if res.code() != 6 || !strings.Contains(res.data, "alive") {
 			t.Fatalf("%s: %q %+v", how, res.data, res.exit)
@@ -88,7 +88,7 @@ func TestPTYInterrupt(t *testing.T) {
 func TestStdin(t *testing.T) {
 	a := newAgent(t)
 	r := a.start(map[string]any{"args": []string{"cat"}, "stdin": true})
-	url := "/commands/" + r.id + "/stdin"
+	url := "/v1/commands/" + r.id + "/stdin"
 	if answer := a.do("POST", url, "one "); answer.status != 204 {
 		t.Fatal(answer)
 	}
@@ -102,17 +102,17 @@ func TestStdin(t *testing.T) {
 	a.refused(a.do("POST", url, "more"), 409, "stdin_closed")
 
 	open := a.start(with(sh("exec cat >/dev/null"), "stdin", true))
-	a.do("POST", "/commands/"+open.id+"/stdin?eof=true", nil)
+	a.do("POST", "/v1/commands/"+open.id+"/stdin?eof=true", nil)
 	open.rest(0)
 
 	none := a.start(sh("cat; echo end"))
-	a.refused(a.do("POST", "/commands/"+none.id+"/stdin", "x"), 409, "stdin_closed")
+	a.refused(a.do("POST", "/v1/commands/"+none.id+"/stdin", "x"), 409, "stdin_closed")
 	if res := none.rest(0); res.data != "end\n" {
 		t.Fatalf("%q", res.data)
 	}
 	deaf := a.start(with(sh("exec <&-; echo closed; sleep 100"), "stdin", true))
 	deaf.next()
-	a.refused(a.do("POST", "/commands/"+deaf.id+"/stdin", "x"), 409, "stdin_closed")
+	a.refused(a.do("POST", "/v1/commands/"+deaf.id+"/stdin", "x"), 409, "stdin_closed")
 }
 
 // endless is a body without an end that counts what was taken of it.
@@ -137,7 +137,7 @@ func (e *endless) count() int64 {
 func TestStdinBackPressure(t *testing.T) {
 	a := newAgent(t)
 	r := a.start(map[string]any{"args": []string{"sleep", "100"}, "stdin": true})
-	url := a.url + "/commands/" + r.id + "/stdin"
+	url := a.url + "/v1/commands/" + r.id + "/stdin"
 	post := func(ctx context.Context, body io.Reader) chan error {
 		done := make(chan error, 1)
 		request, _ := http.NewRequestWithContext(ctx, "POST", url, body)
@@ -167,7 +167,7 @@ func TestStdinBackPressure(t *testing.T) {
 	}
 	// Everything else goes on, also another command's stdin.
 	other := a.start(map[string]any{"args": []string{"cat"}, "stdin": true})
-	a.do("POST", "/commands/"+other.id+"/stdin?eof=true", "fine")
+	a.do("POST", "/v1/commands/"+other.id+"/stdin?eof=true", "fine")
 	if res := other.rest(0); res.data != "fine" {
 		t.Fatalf("%q", res.data)
 	}
@@ -180,7 +180,7 @@ func TestStdinBackPressure(t *testing.T) {
 	}
 	cancel()
 	<-blocked
-	a.do("POST", "/commands/"+r.id+"/signal", map[string]any{"signal": "KILL"})
+	a.do("POST", "/v1/commands/"+r.id+"/signal", map[string]any{"signal": "KILL"})
 	if err := <-second; err == nil || err.Error() != "status 409" {
 		t.Fatal(err)
 	}
@@ -198,11 +198,11 @@ func TestStdinOfAVanishedClient(t *testing.T) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
 	must(err)
 	// 80 KiB arrive, of which the pipe takes 64; more are promised.
-	fmt.Fprintf(conn, "POST /commands/%s/stdin HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n%s", r.id, strings.Repeat("x", 80<<10))
+	fmt.Fprintf(conn, "POST /v1/commands/%s/stdin HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n%s", r.id, strings.Repeat("x", 80<<10))
 	time.Sleep(100 * time.Millisecond)
 	conn.Close()
 	second := make(chan reply, 1)
-	go func() { second <- a.do("POST", "/commands/"+r.id+"/stdin?eof=true", "second") }()
+	go func() { second <- a.do("POST", "/v1/commands/"+r.id+"/stdin?eof=true", "second") }()
 	time.Sleep(time.Second) // the agent looks four times as often
 	must(os.WriteFile(fifo, []byte("go\n"), 0))
 	if answer := <-second; answer.status != 204 {

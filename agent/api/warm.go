@@ -24,7 +24,7 @@ var warmCommands = []commandRequest{
 }
 
 // warmReads are what clients ask besides.
-var warmReads = []string{"/health", "/commands", "/files/stat?path=/etc/passwd", "/files?path=/etc/passwd"}
+var warmReads = []string{"/v1/health", "/v1/commands", "/v1/files/stat?path=/etc/passwd", "/v1/files?path=/etc/passwd"}
 
 type warmRequest struct {
 	Commands []string `json:"commands"` // for the login shell, besides our own
@@ -90,13 +90,13 @@ func (p *Public) warmUp(commands []commandRequest) (took []float64, err error) {
 			return nil, err
 		}
 		at := time.Now()
-		answer, err := self.ask("POST", "/commands", body)
+		answer, err := self.ask("POST", "/v1/commands", body)
 		if err != nil {
 			return nil, err
 		}
 		took = append(took, milliseconds(time.Since(at)))
 		if id := answer.Get("X-Command-Id"); id != "" {
-			if _, err := self.ask("DELETE", "/commands/"+id, nil); err != nil {
+			if _, err := self.ask("DELETE", "/v1/commands/"+id, nil); err != nil {
 				return nil, err
 			}
 		}

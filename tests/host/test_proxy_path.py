@@ -116,7 +116,7 @@ async def test_the_guest_sees_the_clients_request_and_nothing_of_ours(world: Wor
     )
     seen = response.json()
     assert seen["guest"] == world.one.netns
-    assert seen["path"] == "/files?path=%2Ftmp%2Fa%20b&user=user"
+    assert seen["path"] == "/v1/files?path=%2Ftmp%2Fa%20b&user=user"
     assert seen["file"] == "/tmp/a b"
     assert seen["peer"] == "169.254.0.22"
     headers = dict(seen["headers"])
@@ -150,12 +150,12 @@ async def test_forged_headers_choose_no_other_slot(world: World) -> None:
     assert not set(dict(seen["headers"])) & set(forged)
     # and one hop later, where only the edge and root can connect, the sandbox is the header but the address is not
     inner = {**forged, "x-space-sandbox": world.one.sandbox}
-    seen = (await world.node.get("/files", headers=inner)).json()
+    seen = (await world.node.get("/v1/files", headers=inner)).json()
     assert seen["guest"] == world.one.netns
     assert not set(dict(seen["headers"])) & set(forged)
     two_ids = [("x-space-sandbox", world.one.sandbox), ("x-space-sandbox", world.two.sandbox)]
-    assert _problem(await world.node.get("/files", headers=two_ids)) == (404, "not_found")
-    assert _problem(await world.node.get("/files", headers={"x-envoy-original-dst-host": "127.0.0.1:22"}))[0] == 404
+    assert _problem(await world.node.get("/v1/files", headers=two_ids)) == (404, "not_found")
+    assert _problem(await world.node.get("/v1/files", headers={"x-envoy-original-dst-host": "127.0.0.1:22"}))[0] == 404
 
 
 async def test_lines_arrive_as_they_are_produced(world: World) -> None:
@@ -217,8 +217,8 @@ async def test_no_spelling_of_a_path_reaches_more_than_the_public_surface(world:
     assert b" 404 " in (await _raw(world, "/internal/authz/v1/sandboxes")).split(b"\r\n")[0]
     assert b" 404 " in (await _raw(world, "/v1/../internal/authz/x")).split(b"\r\n")[0]
     # a path is judged, and sent, with its dots and needless escapes resolved
-    assert b'"path": "/commands"' in await _raw(world, f"{base}/%63ommands")
-    assert b'"path": "/files?path=/a"' in await _raw(world, f"{base}/commands/../files?path=/a")
+    assert b'"path": "/v1/commands"' in await _raw(world, f"{base}/%63ommands")
+    assert b'"path": "/v1/files?path=/a"' in await _raw(world, f"{base}/commands/../files?path=/a")
 
 
 async def test_errors_of_the_proxies_are_problems(world: World) -> None:
@@ -344,8 +344,9 @@ async def test_an_agent_that_does_not_listen_is_sandbox_unreachable(world: World
     try:
         async with node_world.guest(world.layout, made) as third:
             await node_world.admit(world.layout, _slots(world) | {third.sandbox: made.address})
-            assert (await world.node.get("/health", headers={"x-space-sandbox": third.sandbox})).status_code == 200
-        response = await world.node.get("/health", headers={"x-space-sandbox": third.sandbox})  # its tap is unplugged
+            assert (await world.node.get("/v1/health", headers={"x-space-sandbox": third.sandbox})).status_code == 200
+        # its tap is unplugged
+        response = await world.node.get("/v1/health", headers={"x-space-sandbox": third.sandbox})
         assert _problem(response) == (503, "sandbox_unreachable")
         assert response.headers["retry-after"] == "1"
     finally:
@@ -361,12 +362,12 @@ async def test_a_slots_end_ends_its_streams_and_its_address_is_dead(world: World
     made = await slot.make(world.layout, 4)
     async with node_world.guest(world.layout, made) as fourth:
         await node_world.admit(world.layout, _slots(world) | {fourth.sandbox: made.address})
-        stream = world.node.stream("POST", "/commands", content=b"0", headers={"x-space-sandbox": fourth.sandbox})
+        stream = world.node.stream("POST", "/v1/commands", content=b"0", headers={"x-space-sandbox": fourth.sandbox})
         await _ended_by(stream, lambda: slot.destroy(world.layout, 4))
-        response = await world.node.get("/health", headers={"x-space-sandbox": fourth.sandbox})
+        response = await world.node.get("/v1/health", headers={"x-space-sandbox": fourth.sandbox})
         assert _problem(response) == (503, "sandbox_unreachable")
     await node_world.admit(world.layout, _slots(world))
-    response = await world.node.get("/health", headers={"x-space-sandbox": fourth.sandbox})
+    response = await world.node.get("/v1/health", headers={"x-space-sandbox": fourth.sandbox})
     assert _problem(response) == (503, "unavailable")
 
 
@@ -386,7 +387,7 @@ async def test_the_ingress_socket_refuses_strangers(world: World) -> None:
 
 async def test_what_the_way_costs(world: World, record_testsuite_property: Callable[[str, object], None]) -> None:
     for name, client, path, headers in (
-        ("ingress", world.node, "/files", {"x-space-sandbox": world.one.sandbox}),
+        ("ingress", world.node, "/v1/files", {"x-space-sandbox": world.one.sandbox}),
         ("edge", world.edge, world.path(world.one, "/files"), {}),
     ):
         times = []

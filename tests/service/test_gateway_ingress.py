@@ -16,18 +16,26 @@ SLOTS = SlotMap()
 SLOTS.put(HERE, "100.64.0.3:49983")
 
 PUBLIC = (
-    "GET /health", "GET /commands", "POST /commands", "GET /commands/c-1_Z", "DELETE /commands/c1",
-    "GET /commands/c1/output?from=0&follow=false", "POST /commands/c1/stdin?eof=true", "POST /commands/c1/signal",
-    "POST /commands/c1/resize", "GET /files?path=%2Ftmp%2F..%2Fa", "HEAD /files?path=/a", "PUT /files?path=/a?b",
-    "DELETE /files?path=/a", "GET /files/stat?path=/", "GET /files/list?path=/", "POST /files/mkdir?path=/a",
-    "POST /files/move",
+    "GET /v1/health", "GET /v1/commands", "POST /v1/commands", "GET /v1/commands/c-1_Z", "DELETE /v1/commands/c1",
+    "GET /v1/commands/c1/output?from=0&follow=false", "POST /v1/commands/c1/stdin?eof=true",
+    "POST /v1/commands/c1/signal", "POST /v1/commands/c1/resize", "GET /v1/files?path=%2Ftmp%2F..%2Fa",
+    "HEAD /v1/files?path=/a", "PUT /v1/files?path=/a?b", "DELETE /v1/files?path=/a", "GET /v1/files/stat?path=/",
+    "GET /v1/files/list?path=/", "POST /v1/files/mkdir?path=/a", "POST /v1/files/move",
+    "GET /health", "GET /metrics", "GET /envs", "GET /files?path=a&signature=v1_x", "HEAD /files", "POST /files",
+    "OPTIONS /files", "POST /files/compose", "POST /process.Process/Start", "POST /process.Process/CloseStdin",
+    "OPTIONS /process.Process/List", "POST /filesystem.Filesystem/WatchDir", "POST /filesystem.Filesystem/Stat",
 )  # fmt: skip
 OTHER = (
-    "POST /init", "GET /activity", "POST /shutdown", "POST /health", "PUT /commands", "TRACE /commands",
-    "CONNECT /commands", "get /commands", "PATCH /files", "POST /files", "GET /files/move", "GET /files/",
-    "GET /commands/", "GET //commands", "GET /commands//c1", "GET /x/../commands", "GET /%63ommands",
-    "GET /commands/%2e%2e/init", "GET /commands/a%2fb", "GET /commands\n", "GET /commands/c1\n", "GET /commands;x",
-    "GET /commands/" + "a" * 65, "GET commands", "GET *", "GET ", "GET http://x/commands", "GET /commands#x",
+    "POST /init", "GET /activity", "POST /shutdown", "POST /freeze", "POST /thaw", "POST /warm", "POST /ready",
+    "POST /fsfreeze", "POST /upgrade", "POST /health", "POST /v1/health", "PUT /v1/commands", "TRACE /v1/commands",
+    "CONNECT /v1/commands", "get /v1/commands", "PATCH /v1/files", "POST /v1/files", "GET /v1/files/move",
+    "GET /v1/files/", "GET /v1/commands/", "GET //v1/commands", "GET /v1/commands//c1", "GET /v1/x/../commands",
+    "GET /v1/%63ommands", "GET /v1/commands/%2e%2e/init", "GET /v1/commands/a%2fb", "GET /v1/commands\n",
+    "GET /v1/commands/c1\n", "GET /v1/commands;x", "GET /v1/commands/" + "a" * 65, "GET v1/commands", "GET *", "GET ",
+    "GET http://x/v1/commands", "GET /v1/commands#x", "GET /commands", "POST /commands", "GET /files/stat",
+    "PUT /files", "DELETE /files", "GET /files/compose", "POST /metrics", "GET /process.Process/List",
+    "POST /process.Process/Exec", "POST /process.Process/", "POST /processXProcess/List", "POST /process.Process",
+    "POST /filesystem.Filesystem/List", "POST /filesystem.Filesystem/Stat/", "POST /process.Process%2fList",
 )  # fmt: skip
 
 
@@ -47,20 +55,20 @@ def test_nothing_else_is(request_line: str) -> None:
 
 @given(st.text())
 def test_only_an_exact_id_names_a_sandbox(sandbox: str) -> None:
-    verdict = decide(SLOTS, sandbox, "GET", "/commands")
+    verdict = decide(SLOTS, sandbox, "GET", "/v1/commands")
     assert isinstance(verdict, Deny)
     assert isinstance(verdict.error, Unavailable if re.fullmatch("[a-z0-9]{20}", sandbox) else NotFound)
 
 
 @pytest.mark.parametrize("sandbox", [f"{HERE},{HERE}", f"{HERE} ", f"{HERE}\n", HERE.upper(), HERE[:-1], ""])
 def test_near_an_id_is_none(sandbox: str) -> None:
-    verdict = decide(SLOTS, sandbox, "GET", "/commands")
+    verdict = decide(SLOTS, sandbox, "GET", "/v1/commands")
     assert isinstance(verdict, Deny)
     assert isinstance(verdict.error, NotFound)
 
 
 def test_a_sandbox_that_is_not_here_may_be_tried_again() -> None:
-    verdict = decide(SLOTS, ELSEWHERE, "GET", "/commands")
+    verdict = decide(SLOTS, ELSEWHERE, "GET", "/v1/commands")
     assert isinstance(verdict, Deny)
     assert isinstance(verdict.error, Unavailable)
     assert verdict.error.retry_after_s == 1
@@ -77,4 +85,4 @@ def test_what_is_let_through_is_plain(request_line: str, data: st.DataObject) ->
     )
     if isinstance(decide(SLOTS, HERE, method, path[:at] + put_in + path[at:]), Allow):
         assert put_in in {"x", "-"}
-        assert path.startswith("/commands/")
+        assert path.startswith("/v1/commands/")

@@ -46,22 +46,22 @@ async def test_it_knows_the_slots_it_was_told(gateway: tuple[Layout, Watched]) -
     client = GatewayClient(layout.gateway_control_sock)
     try:
         await client.put_slot(one, SlotEntry.model_validate({"address": "100.64.0.3"}))
-        answer = await _check(layout, one, "POST", "/commands")
+        answer = await _check(layout, one, "POST", "/v1/commands")
         assert answer.dynamic_metadata.fields["dst"].string_value == "100.64.0.3:49983"
         assert not answer.ok_response.headers
         await client.put_slots({two: SlotEntry.model_validate({"address": "100.64.0.5"})})
-        assert (await _check(layout, one, "POST", "/commands")).denied_response.status.code == 503
-        assert (await _check(layout, two, "GET", "/health")).HasField("ok_response")
+        assert (await _check(layout, one, "POST", "/v1/commands")).denied_response.status.code == 503
+        assert (await _check(layout, two, "GET", "/v1/health")).HasField("ok_response")
         await client.delete_slot(two)
         await client.delete_slot(two)
-        assert (await _check(layout, two, "GET", "/health")).denied_response.status.code == 503
+        assert (await _check(layout, two, "GET", "/v1/health")).denied_response.status.code == 503
     finally:
         await client.close()
 
 
 async def test_a_refusal_is_a_problem_with_a_code(gateway: tuple[Layout, Watched]) -> None:
     layout, _ = gateway
-    unknown = (await _check(layout, new_id(), "GET", "/commands")).denied_response
+    unknown = (await _check(layout, new_id(), "GET", "/v1/commands")).denied_response
     assert Problem.model_validate_json(unknown.body).code == "unavailable"
     headers = {option.header.key: option.header.value for option in unknown.headers}
     assert headers == {"content-type": "application/problem+json", "retry-after": "1"}
@@ -148,5 +148,5 @@ async def test_it_starts_over_the_sockets_of_a_killed_one(gateway: tuple[Layout,
     await process.wait()
     assert layout.authz_sock.exists()
     async with node_world.gateway(layout):
-        answer = await _check(layout, new_id(), "GET", "/commands")
+        answer = await _check(layout, new_id(), "GET", "/v1/commands")
         assert answer.denied_response.status.code == 503

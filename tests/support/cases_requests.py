@@ -288,7 +288,7 @@ for to in ("{EVIL}:443", "{target}", "169.254.169.254:80", "999.1.1.1:443", "not
         for path in ("/public/x", "/secret"):
             answer = fetch("allowed.test", path, headers=forged(to), port=port, tls=port == 443)
             out.append([path, answer.get("status"), (answer.get("json") or {{}}).get("local")])
-show([out, fetch("allowed.test", "/health", port=49983, tls=False, address="{r.slot(r.b).address}").get("status")])
+show([out, fetch("allowed.test", "/v1/health", port=49983, tls=False, address="{r.slot(r.b).address}").get("status")])
 """,
         )
     assert out[1] is None, out

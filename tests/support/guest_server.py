@@ -1,7 +1,8 @@
 """An HTTP server that stands where a guest's agent is, in tests of the way to it. Run as a script inside its namespace.
 
-It says what it was sent (`/files`), answers with raw bytes (`/files/stat`), counts a body (`PUT /files`), streams lines
-(`POST /commands`) and answers on every port given, so that a test can tell "refused on the way" from "nobody listens".
+It says what it was sent (`/v1/files`), answers with raw bytes (`/v1/files/stat`), counts a body (`PUT /v1/files`),
+streams lines (`POST /v1/commands`) and answers on every port given, so that a test can tell "refused on the way" from
+"nobody listens".
 """
 
 import http.server
@@ -33,7 +34,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Tell the request as it arrived, or say what the query tells to."""
         headers = [[name.lower(), value] for name, value in self.headers.items()]
         query = urllib.parse.urlsplit(self.path).query
-        if self.path.startswith("/files/stat"):
+        if self.path.startswith("/v1/files/stat"):
             self.wfile.write(bytes.fromhex(query))
             self.close_connection = True
             return

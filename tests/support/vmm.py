@@ -133,13 +133,13 @@ class Machine:
 
     async def health(self) -> int:
         """Ask the agent on its public port; returns the status. Raises OSError while nobody answers."""
-        status, _ = await asyncio.to_thread(self._request, "GET", "/health", None, 5)
+        status, _ = await asyncio.to_thread(self._request, "GET", "/v1/health", None, 5)
         return status
 
     async def run(self, script: str, timeout_s: float = 30) -> tuple[int | None, str]:
         """Run a shell script as root in the guest; returns (exit code, standard output and error)."""
         body = {"args": ["/bin/sh", "-c", script], "user": "root"}
-        status, answer = await asyncio.to_thread(self._request, "POST", "/commands", body, timeout_s)
+        status, answer = await asyncio.to_thread(self._request, "POST", "/v1/commands", body, timeout_s)
         assert status == 200, answer
         code, output = None, b""
         for line in answer.splitlines():
@@ -153,7 +153,7 @@ class Machine:
     async def spawn(self, script: str) -> None:
         """Start a shell script as root in the guest and leave it running."""
         body = {"args": ["/bin/sh", "-c", script], "user": "root", "detach": True}
-        status, answer = await asyncio.to_thread(self._request, "POST", "/commands", body, 10)
+        status, answer = await asyncio.to_thread(self._request, "POST", "/v1/commands", body, 10)
         assert status == 201, answer
 
     def _request(self, method: str, path: str, body: object, timeout_s: float) -> tuple[int, bytes]:

@@ -14,14 +14,27 @@ from space.model.errors import NotFound, SpaceError, Unavailable
 from space.model.ids import SandboxId, is_id
 
 _SURFACE = (
-    ("GET", "/health"),  # the worker's probe of the data path; the edge routes no client's request to it
-    ("GET|POST", "/commands"),
-    ("GET|DELETE", "/commands/{id}"),
-    ("GET", "/commands/{id}/output"),
-    ("POST", "/commands/{id}/(?:stdin|signal|resize)"),
-    ("GET|HEAD|PUT|DELETE", "/files"),
-    ("GET", "/files/(?:stat|list)"),
-    ("POST", "/files/(?:mkdir|move)"),
+    ("GET", "/v1/health"),  # the worker's probe of the data path; the edge routes no client's request to it
+    ("GET|POST", "/v1/commands"),
+    ("GET|DELETE", "/v1/commands/{id}"),
+    ("GET", "/v1/commands/{id}/output"),
+    ("POST", "/v1/commands/{id}/(?:stdin|signal|resize)"),
+    ("GET|HEAD|PUT|DELETE", "/v1/files"),
+    ("GET", "/v1/files/(?:stat|list)"),
+    ("POST", "/v1/files/(?:mkdir|move)"),
+    # E2B's protocol; OPTIONS is what a browser asks before
+    ("GET|OPTIONS", "/(?:health|metrics|envs)"),
+    ("GET|HEAD|POST|OPTIONS", "/files"),
+    ("POST|OPTIONS", "/files/compose"),
+    (
+        "POST|OPTIONS",
+        "/process[.]Process/(?:List|Connect|Start|Update|StreamInput|SendInput|SendSignal|CloseStdin)",
+    ),
+    (
+        "POST|OPTIONS",
+        "/filesystem[.]Filesystem/(?:Stat|MakeDir|Move|ListDir|Remove|WatchDir"
+        "|CreateWatcher|GetWatcherEvents|RemoveWatcher)",
+    ),
 )
 _ALLOWED = re.compile(
     "|".join(f"(?:{methods}) {path}".replace("{id}", "[A-Za-z0-9_-]{1,64}") for methods, path in _SURFACE)

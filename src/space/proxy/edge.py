@@ -66,7 +66,7 @@ _ROUTES: tuple[Node, ...] = (
             "idle_timeout": "0s",
             "regex_rewrite": {
                 "pattern": {"regex": "^/v1/sandboxes/[a-z0-9]{20}/(commands|files)"},
-                "substitution": r"/\1",
+                "substitution": r"/v1/\1",
             },
         },
         "request_headers_to_remove": [*_CREDENTIALS, "x-space-to", *parts.CLIENT_ADDRESS],

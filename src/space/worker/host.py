@@ -63,7 +63,7 @@ class Host:
                 while True:
                     try:
                         # the status alone counts: a body is the guest's, and might not end
-                        async with self.ingress.stream("GET", "/health", headers=named) as answer:
+                        async with self.ingress.stream("GET", "/v1/health", headers=named) as answer:
                             if answer.status_code == httpx2.codes.OK:
                                 return
                             last = f"status {answer.status_code}"
@@ -81,9 +81,9 @@ class Host:
         named = {"x-space-sandbox": vm, "x-access-token": token}
         try:
             for command in _REHEARSED:
-                answer = await self.ingress.post("/commands", json=command, headers=named, timeout=_REHEARSAL_S)
+                answer = await self.ingress.post("/v1/commands", json=command, headers=named, timeout=_REHEARSAL_S)
                 ident = answer.headers.get("x-command-id", "")
-                await self.ingress.delete(f"/commands/{ident}", headers=named, timeout=_REHEARSAL_S)
+                await self.ingress.delete(f"/v1/commands/{ident}", headers=named, timeout=_REHEARSAL_S)
         except httpx2.TransportError as error:
             raise Unavailable("A command that was to warm a spare did not come back.") from error
 
