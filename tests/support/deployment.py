@@ -20,8 +20,8 @@ from typing import Any
 import httpx2
 
 SPACE = Path(sys.prefix) / "bin" / "space"
-DATA = Path(os.environ.get("SPACE_TEST_DATA", "/var/lib/space-test/e2e"))  # noqa: TID251 - a setting of the tests alone
-"""`SPACE_TEST_DATA` lets two checkouts run at the same time on one machine."""
+DATA = Path(os.environ.pop("SPACE_TEST_DATA", "/var/lib/space-test/e2e"))  # noqa: TID251 - a setting of the tests alone
+"""`SPACE_TEST_DATA` lets two checkouts run at the same time on one machine. Taken out: SPACE refuses what it does not know."""
 
 Json = dict[str, Any]
 _SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
