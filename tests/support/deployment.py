@@ -21,7 +21,8 @@ import httpx2
 
 SPACE = Path(sys.prefix) / "bin" / "space"
 DATA = Path(os.environ.pop("SPACE_TEST_DATA", "/var/lib/space-test/e2e"))  # noqa: TID251 - a setting of the tests alone
-"""`SPACE_TEST_DATA` lets two checkouts run at the same time on one machine. Taken out: SPACE refuses what it does not know."""
+"""`SPACE_TEST_DATA` lets two checkouts run at the same time on one machine. SPACE, which refuses settings it does
+not know, never sees it."""
 
 Json = dict[str, Any]
 _SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
