@@ -10,11 +10,12 @@ import (
 	"strconv"
 	"strings"
 
+	"space/agent/defaults"
 	"space/agent/fault"
 )
 
-// Default is the user of a request that names none. An image without it is
-// used as root.
+// Default is the user of a request that names none, where the image says no
+// other. An image without it is used as root.
 const Default = "user"
 
 // Variables for the tests.
@@ -36,11 +37,18 @@ type User struct {
 // default one if name is empty. An unknown name is a fault.
 func Resolve(name string) (User, error) {
 	if name == "" {
+		if user, err := named(defaults.Read().User); err == nil {
+			return user, nil
+		}
 		if user, ok := find(byName(Default)); ok {
 			return user, nil
 		}
 		return root(), nil
 	}
+	return named(name)
+}
+
+func named(name string) (User, error) {
 	if user, ok := find(byName(name)); ok {
 		return user, nil
 	}
@@ -82,6 +90,23 @@ func (u User) Groups() []uint32 {
 		return true
 	})
 	return gids
+}
+
+// GroupID finds a group by name or number; a number need not be in the file.
+func GroupID(group string) (id uint32, ok bool) {
+	eachLine(groupPath, 3, func(f []string) bool {
+		if f[0] != group {
+			return true
+		}
+		n, err := strconv.ParseUint(f[2], 10, 32)
+		id, ok = uint32(n), err == nil
+		return !ok
+	})
+	if !ok {
+		n, err := strconv.ParseUint(group, 10, 31)
+		id, ok = uint32(n), err == nil
+	}
+	return id, ok
 }
 
 // Names maps ids to names, for listings. An id without a name is shown as a number.

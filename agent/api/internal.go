@@ -35,6 +35,7 @@ func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer 
 		{"GET", "/activity", in.activity},
 		{"POST", "/shutdown", in.shutDown},
 	}
+	in.routes = append(in.routes, in.layerRoutes()...)
 	return in
 }
 

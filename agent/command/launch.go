@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"space/agent/accounts"
+	"space/agent/defaults"
 	"space/agent/fault"
 )
 
@@ -24,15 +25,15 @@ type launch struct {
 	user accounts.User
 }
 
-// prepare finds user, directory and program. sandboxEnv lies between the base
-// environment and the request's.
+// prepare finds user, directory and program. The image's environment and then
+// sandboxEnv lie between the base environment and the request's.
 func prepare(s *Spec, sandboxEnv map[string]string) (*launch, error) {
 	user, err := accounts.Resolve(s.User)
 	if err != nil {
 		return nil, err
 	}
-	l := &launch{user: user}
-	if l.dir, err = directory(s.Cwd, user.Home); err != nil {
+	l, image := &launch{user: user}, defaults.Read()
+	if l.dir, err = directory(s.Cwd, image.Workdir, user.Home); err != nil {
 		return nil, err
 	}
 	env := map[string]string{
@@ -42,7 +43,7 @@ func prepare(s *Spec, sandboxEnv map[string]string) (*launch, error) {
 	if s.PTY != nil {
 		env["TERM"] = "xterm-256color"
 	}
-	for _, more := range []map[string]string{sandboxEnv, s.Env} {
+	for _, more := range []map[string]string{image.Env, sandboxEnv, s.Env} {
 		for name, value := range more {
 			env[name] = value
 		}
@@ -63,11 +64,15 @@ func prepare(s *Spec, sandboxEnv map[string]string) (*launch, error) {
 	return l, err
 }
 
-// directory is where a command begins. A home that does not exist is replaced
-// by /, as login(1) does; a directory somebody asked for is not.
-func directory(cwd, home string) (string, error) {
+// directory is where a command begins: where it asks, else where the image says
+// (workdir), else at home. A home that does not exist is replaced by /, as
+// login(1) does; a directory somebody asked for is not.
+func directory(cwd, workdir, home string) (string, error) {
 	dir := cwd
 	if cwd == "" {
+		if info, err := os.Stat(workdir); workdir != "" && err == nil && info.IsDir() {
+			return workdir, nil
+		}
 		dir = home
 	} else if !filepath.IsAbs(cwd) {
 		dir = filepath.Join(home, cwd)

@@ -1,7 +1,7 @@
 // Package hook runs the sandbox's own scripts around a freeze: what its user
 // wants done before it sleeps and after it woke, and what tells that an image is
-// ready to be saved as a template. They run as root, as a command
-// does but in no list, and decide nothing: a hook that fails, hangs or is not
+// ready to be saved as a template. They run as root unless their image says
+// otherwise, as a command does but in no list, and decide nothing: a hook that fails, hangs or is not
 // there is told about and holds up nobody beyond its time.
 package hook
 
@@ -69,10 +69,7 @@ func (r *Runner) Run(ctx context.Context, name, reason string, timeout time.Dura
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := r.commands.Run(ctx, command.Spec{
-		Args: []string{path}, User: "root", Cwd: "/", Env: map[string]string{"SPACE_REASON": reason},
-		OutputLimit: maxTail,
-	})
+	c, err := r.commands.Run(ctx, specOf(path, reason, maxTail))
 	if err != nil {
 		return Report{Ran: true, OutputTail: err.Error(), TimedOut: ctx.Err() != nil}
 	}
