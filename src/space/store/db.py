@@ -32,6 +32,7 @@ _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.InternalClientError,  # the server has said goodbye on this connection, and has not closed it yet
 )
 
 
