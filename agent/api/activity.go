@@ -35,6 +35,7 @@ func (in *Internal) activity(w http.ResponseWriter, _ *http.Request, _ string) e
 		"running_commands": a.Running, "foreground_commands": a.Foreground, "attached_readers": a.Readers,
 		"open_connections": connections, "idle_ms": in.public.use.ago().Milliseconds(),
 		"frozen": in.guest.Frozen(), "hook": in.hooks.Last(),
+		"service": in.hooks.Service(),
 	})
 }
 

@@ -82,6 +82,9 @@ func (in *Internal) init(w http.ResponseWriter, r *http.Request, _ string) error
 			in.hooks.Start(hook.PostRestore, body.Reason, hookTimeout)
 		}
 	}
+	if !in.guest.Frozen() {
+		in.hooks.Keep(body.Reason)
+	}
 	in.public.use.note()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return writeJSON(w, http.StatusOK, map[string]any{

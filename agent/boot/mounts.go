@@ -47,6 +47,10 @@ func (m mount) mount(under string) error {
 // BootID is where programs look which boot of the machine this is.
 const BootID = "/proc/sys/kernel/random/boot_id"
 
+// Environment is where programs find the sandbox's variables, of which those
+// that run for longer than one sandbox have no other news.
+const Environment = "/run/space/environment"
+
 // maskBootID puts a file that can be written in the place of the kernel's boot
 // id, which all copies of a snapshot would share. It has no other name. Who
 // mounts another proc, a container engine say, still sees the kernel's in that.

@@ -29,6 +29,7 @@ type Command struct {
 	input    *input
 	finished chan struct{} // closed once the exit is known and the output sealed
 	timedOut atomic.Bool
+	endAsked atomic.Bool
 	readers  atomic.Int64
 	listed   bool // under the table's lock: has been told as finished
 
@@ -123,6 +124,9 @@ func (c *Command) Exit() *Exit {
 	defer c.mu.Unlock()
 	return c.exit
 }
+
+// EndAsked reports whether somebody who knew the command has told it to end.
+func (c *Command) EndAsked() bool { return c.endAsked.Load() }
 
 // cost is the memory the command holds: its output, and what it was started with.
 func (c *Command) cost() int64 {

@@ -53,11 +53,19 @@ func ParseSignal(raw json.RawMessage) (syscall.Signal, error) {
 	return 0, fault.Invalid("signal", `give a name such as "SIGINT" or a number from 1 to %d`, maxSignal)
 }
 
+// ends are the signals that somebody sends who wants an end.
+var ends = map[syscall.Signal]bool{
+	syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGKILL: true, syscall.SIGTERM: true,
+}
+
 // Signal goes to the command's process group. With a terminal, the signals that
 // have keys do what their keys do: they go to the group in the foreground, which
 // is where an interactive shell puts its jobs.
 func (c *Command) Signal(s syscall.Signal) error {
 	err := c.process.WhileAlive(func() error {
+		if ends[s] {
+			c.endAsked.Store(true)
+		}
 		if c.Spec.PTY != nil && (s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGTSTP) {
 			var sent error
 			if onDescriptor(c.input.file, func(fd int) { sent = signalForeground(fd, s) }) == nil && sent == nil {
@@ -74,7 +82,7 @@ func (c *Command) Signal(s syscall.Signal) error {
 
 // Kill ends every process of the command's session with SIGKILL. What has left
 // the session on purpose (setsid) lives on. A finished command is left alone.
-func (c *Command) Kill() { c.kill(new(atomic.Bool)) }
+func (c *Command) Kill() { c.kill(&c.endAsked) }
 
 // kill sets mark if the command was still running.
 func (c *Command) kill(mark *atomic.Bool) {

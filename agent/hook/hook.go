@@ -1,13 +1,13 @@
 // Package hook runs the sandbox's own scripts around a freeze: what its user
 // wants done before it sleeps and after it woke, and what tells that an image is
 // ready to be saved as a template. They run as root unless their image says
-// otherwise, as a command does but in no list, and decide nothing: a hook that fails, hangs or is not
-// there is told about and holds up nobody beyond its time.
+// otherwise, as a command does but in no list, and decide nothing: a hook that
+// fails, hangs or is not there is told about and holds up nobody beyond its
+// time. One more, start, is the image's service: it runs as long as it likes.
 package hook
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,6 +24,7 @@ const (
 	PreSuspend  = "pre-suspend"
 	PostRestore = "post-restore"
 	Ready       = "ready"
+	Start       = "start"
 )
 
 // maxTail is how much of what a hook printed is told, in bytes.
@@ -44,6 +45,7 @@ type Report struct {
 type Runner struct {
 	commands *command.Table
 	dir      string
+	service  keeper
 
 	mu   sync.Mutex
 	last *Background
@@ -64,7 +66,7 @@ func New(commands *command.Table, dir string) *Runner { return &Runner{commands:
 // ends, so does the hook.
 func (r *Runner) Run(ctx context.Context, name, reason string, timeout time.Duration) Report {
 	path := filepath.Join(r.dir, name)
-	if info, err := os.Stat(path); timeout <= 0 || err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+	if timeout <= 0 || !executable(path) {
 		return Report{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

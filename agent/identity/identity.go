@@ -80,6 +80,9 @@ func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	token := sha256.Sum256([]byte(facts.AccessToken))
 	facts.Entropy = nil
 	facts.Env = id.machine.environment(&facts)
+	if err := id.machine.tellEnv(facts.Env); err != nil {
+		warnings = append(warnings, err.Error())
+	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.facts, id.token = &facts, token

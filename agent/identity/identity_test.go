@@ -48,6 +48,31 @@ func TestNamesAreWritten(t *testing.T) {
 	}
 }
 
+// A program that was copied with its machine finds the copy's environment there.
+func TestTheEnvironmentIsWritten(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "run", "environment")
+	id := New(Machine{Env: file})
+	for _, env := range []map[string]string{{"B": "two words\nand a line", "A": ""}, {"C": "c"}, nil} {
+		told := facts("a")
+		told.Env = env
+		if warnings, err := id.Apply(told); err != nil || warnings != nil {
+			t.Fatal(warnings, err)
+		}
+		want := ""
+		for _, name := range []string{"A", "B", "C"} {
+			if value, there := env[name]; there {
+				want += name + "=" + value + "\x00"
+			}
+		}
+		if got := read(t, file); got != want {
+			t.Errorf("%q", got)
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Error(info, err)
+		}
+	}
+}
+
 // All copies of a snapshot have their kernel's boot id in common.
 func TestACopyHasABootOfItsOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "boot_id")

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
 	"strings"
 	"syscall"
 	"time"
 	"unsafe"
 
+	"space/agent/accounts"
 	"space/agent/trust"
 )
 
@@ -22,6 +24,7 @@ type Machine struct {
 	Etc    string       // folder of hostname, hosts and machine-id; "" writes none
 	BootID string       // file that tells boots apart, see boot.maskBootID; "" writes none
 	Trust  *trust.Store // whom programs trust; nil leaves that alone
+	Env    string       // file of the sandbox's environment, see tellEnv; "" writes none
 }
 
 // tellKernel sets what the kernel knows, in the order of urgency: a program
@@ -98,6 +101,40 @@ func (m Machine) tellBootID() error {
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // a random UUID, RFC 9562
 	text := fmt.Sprintf("%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 	return overwrite(m.BootID, []byte(text), int64(len(text)))
+}
+
+// tellEnv writes the environment that commands begin with, NAME=VALUE and a NUL
+// each as in /proc/PID/environ: a program that was running when its machine was
+// copied has no other way to learn the copy's. It is the default user's, as are
+// the commands that have it.
+func (m Machine) tellEnv(env map[string]string) error {
+	if m.Env == "" {
+		return nil
+	}
+	names := make([]string, 0, len(env))
+	for name := range env {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	var content bytes.Buffer
+	for _, name := range names {
+		content.WriteString(name + "=" + env[name] + "\x00")
+	}
+	user, err := accounts.Resolve("")
+	if err != nil {
+		return err
+	}
+	fresh := m.Env + ".space-new"
+	if err := os.MkdirAll(filepath.Dir(m.Env), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(fresh, content.Bytes(), 0o600); err != nil {
+		return err
+	}
+	if err := os.Chown(fresh, int(user.UID), int(user.GID)); err != nil {
+		return err
+	}
+	return os.Rename(fresh, m.Env)
 }
 
 // environment is the sandbox's with, below it, what makes programs trust the
