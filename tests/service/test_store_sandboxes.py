@@ -8,12 +8,13 @@ import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.rows import insert_sandbox, insert_template
+from tests.support.rows import DIGEST, insert_sandbox, insert_template
 
 from space.model.errors import Stale
-from space.model.ids import ProjectId, SandboxId, WorkerId, new_id
+from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId, new_id
 from space.model.lifecycle import TRANSITIONS, Event, State, advance
 from space.model.sandbox import Desired, Sandbox
+from space.model.sandbox_query import SandboxQuery
 from space.store import events, projects, sandboxes, wishes
 from space.store.db import Database
 from space.store.sandboxes import Lease, Page
@@ -173,13 +174,25 @@ async def test_lists_are_newest_first_and_pages_meet(db: Database, project: Proj
     await insert_sandbox(db, other, labels={"all": "x"})
     found: list[SandboxId] = []
     page = Page(3)
-    while rows := await sandboxes.listed(db, project, set(State), {"all": "x"}, page):
+    while rows := await sandboxes.listed(db, project, SandboxQuery(labels={"all": "x"}), page):
         found += [row.id for row in rows]
         page = dataclasses.replace(page, after=(rows[-1].created_at, rows[-1].id))
     assert found == made[::-1]
-    assert [row.id for row in await sandboxes.listed(db, project, set(State), {"n": "1"}, Page(9))] == made[5::-2]
-    assert await sandboxes.listed(db, project, {State.RUNNING}, {}, Page(9)) == []
-    assert await sandboxes.listed(db, project, set(State), {"n": "1", "all": "y"}, Page(9)) == []
+
+    async def listed(query: SandboxQuery) -> list[SandboxId]:
+        return [row.id for row in await sandboxes.listed(db, project, query, Page(9))]
+
+    assert await listed(SandboxQuery(labels={"n": "1"})) == made[5::-2]
+    assert await listed(SandboxQuery(frozenset({State.RUNNING}))) == []
+    assert await listed(SandboxQuery(labels={"n": "1", "all": "y"})) == []
+    assert await listed(SandboxQuery(oldest_first=True)) == made
+    third = await sandboxes.get(db, made[3])
+    assert third is not None
+    assert await listed(SandboxQuery(since=third.created_at)) == made[:2:-1], "the moment itself is in it"
+    assert await listed(SandboxQuery(template=(DIGEST, "other"))) == made[::-1]
+    assert await listed(SandboxQuery(template=(TemplateDigest("sha256:b"), third.spec.template_name))) == made[::-1]
+    assert await listed(SandboxQuery(template=(TemplateDigest("sha256:b"), "other"))) == []
+    assert await sandboxes.how_many(db, project, SandboxQuery(labels={"n": "1"})) == 3
 
 
 async def test_nothing_starts_from_a_template_that_is_gone(db: Database, project: ProjectId) -> None:

@@ -29,6 +29,7 @@ from space.model.sandbox import (
     Deadlines,
     OnTimeout,
     Sandbox,
+    check_short_labels,
 )
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
 from space.wire.worker import TemplateModel
@@ -83,6 +84,12 @@ class CreateSandbox(_Request):
         json_schema_extra={"anyOf": [POLICY, {"type": "null"}]},
     )
 
+    @pydantic.field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        check_short_labels(labels)
+        return labels
+
     def deadlines(self) -> Deadlines:
         """Return its deadlines."""
         return Deadlines(self.idle_timeout_s, self.timeout_s, self.on_timeout, self.auto_resume)
@@ -98,6 +105,12 @@ class ChangeSandbox(_Request):
     timeout_s: int | None = pydantic.Field(default=None, ge=1, le=MAX_TIMEOUT_S, description=_TIMEOUT)
     on_timeout: OnTimeout | None = pydantic.Field(default=None, description=_ON_TIMEOUT)
     auto_resume: pydantic.StrictBool | None = pydantic.Field(default=None, description=_AUTO_RESUME)
+
+    @pydantic.field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: dict[str, str] | None) -> dict[str, str] | None:
+        check_short_labels(labels or {})
+        return labels
 
     def changes(self) -> Changes:
         """Return them for the use case."""

@@ -1,6 +1,5 @@
 """`/v1/sandboxes` and `/v1/operations`."""
 
-import hashlib
 from typing import Annotated, Literal
 
 import pydantic
@@ -12,12 +11,12 @@ from space.api.models import CreateSandbox, EventList, EventModel, OperationMode
 from space.control import sandboxes
 from space.control.access import CALLER
 from space.control.plane import Plane
-from space.model.errors import InvalidArgument, NotFound
+from space.model.errors import NotFound
 from space.model.ids import OperationId, ProjectId, SandboxId, is_id
 from space.model.lifecycle import State
-from space.model.operation import Operation
+from space.model.operation import IdempotencyKey, Operation, idempotency_key
 from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, Sandbox
-from space.store.operations import IdempotencyKey
+from space.model.sandbox_query import ALIVE, SandboxQuery
 
 Wait = Annotated[
     Literal["0", "1", "true", "false"], Query(description="0: answer 202 with an operation, and do it meanwhile.")
@@ -26,7 +25,6 @@ Label = Annotated[str, pydantic.StringConstraints(pattern=r"^[^:\x00]+:[^\x00]*$
 Labels = Annotated[
     list[Label], Query(description="`name:value`; repeat it to ask for several, all of which must be there.")
 ]
-_MAX_KEY = 255
 
 
 def project_of(request: Request) -> ProjectId:
@@ -72,8 +70,12 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
     ) -> SandboxList:
         """List sandboxes, newest first."""
         labels = [(name, value) for name, _, value in (text.partition(":") for text in label)]
+        wanted = dict(labels)
+        if any(wanted[name] != value for name, value in labels):  # two values of one label: no sandbox has both
+            return SandboxList(sandboxes=[], next_cursor=None)
+        query = SandboxQuery(frozenset(state) or ALIVE, wanted)
         after = None if cursor is None else SandboxId(cursor)
-        found = await sandboxes.listed(plane, project_of(request), state, labels, limit=limit + 1, after=after)
+        found = await sandboxes.listed(plane, project_of(request), query, limit=limit + 1, after=after)
         shown = [SandboxModel.of(sandbox, plane.clock) for sandbox in found[:limit]]
         return SandboxList(sandboxes=shown, next_cursor=found[limit - 1].id if len(found) > limit else None)
 
@@ -138,8 +140,6 @@ def _idempotency_key(request: Request, body: CreateSandbox) -> IdempotencyKey | 
     text = request.headers.get("idempotency-key")
     if text is None:
         return None
-    if not 0 < len(text) <= _MAX_KEY or not text.isascii() or not text.isprintable():
-        raise InvalidArgument(f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters.")
     # Two texts of the same request (order of keys, spaces, defaults spelled out) are the same request.
     plain = {
         "env": _sorted(body.env),
@@ -147,8 +147,7 @@ def _idempotency_key(request: Request, body: CreateSandbox) -> IdempotencyKey | 
         "vcpus": body.vcpus or DEFAULT_VCPUS,
         "memory_mib": body.memory_mib or DEFAULT_MEMORY_MIB,
     }
-    asked = body.model_copy(update=plain).model_dump_json()
-    return IdempotencyKey(text, hashlib.sha256(asked.encode()).hexdigest())
+    return idempotency_key(text, body.model_copy(update=plain).model_dump_json())
 
 
 def _sorted(mapping: dict[str, str]) -> dict[str, str]:

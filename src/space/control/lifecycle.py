@@ -22,8 +22,6 @@ from space.store.wishes import Change
 WAKE_S = 25.0
 """How long a request waits for the sandbox that it wakes; below the edge's limit for a decision (proxy/edge.py)."""
 
-WOKEN = "woken by a request"
-
 WISHED: dict[OperationKind, Desired] = {
     OperationKind.PAUSE: Desired.PAUSED,
     OperationKind.RESUME: Desired.RUNNING,
@@ -47,6 +45,8 @@ class Changes:
     timeout_s: int | Keep | None = Keep.KEEP
     on_timeout: OnTimeout | None = None
     auto_resume: bool | None = None
+    timeout_restarts: bool | None = None
+    timeout_memory: bool | None = None
 
 
 async def ask(
@@ -61,16 +61,20 @@ async def ask(
     # who waits is told of nothing before what came of it is synced, and this with it
     async with plane.db.transaction(synced=not wait) as tx:
         row = await locked(tx, project, sandbox)
-        row, operation = await _wish(plane, tx, row, kind, memory=memory, reason=None)
+        row, operation = await wish(plane, tx, row, kind, memory=memory)
     if operation is None or not wait:
         return row, operation
     done = await carried_out(plane, operation)
-    return await _read(plane, sandbox), done
+    return await read(plane, sandbox), done
 
 
-async def _wish(
-    plane: Plane, tx: Queries, row: Sandbox, kind: OperationKind, *, memory: bool, reason: str | None
+async def wish(
+    plane: Plane, tx: Queries, row: Sandbox, kind: OperationKind, *, memory: bool = True, reason: str | None = None
 ) -> tuple[Sandbox, Operation | None]:
+    """Write the wish for a row that is locked, and return it with the operation to wait for.
+
+    No operation where it is so already; the one under way where it is wished already.
+    """
     desired = WISHED[kind]
     same = row.spec.desired is desired and (desired is not Desired.SUSPENDED or row.spec.suspend_memory == memory)
     if str(row.state) == str(desired) and row.settled and row.spec.desired is desired:
@@ -122,6 +126,8 @@ def changed(now: Deadlines, changes: Changes) -> Deadlines:
         timeout_s=now.timeout_s if changes.timeout_s is Keep.KEEP else changes.timeout_s,
         on_timeout=now.on_timeout if changes.on_timeout is None else changes.on_timeout,
         auto_resume=now.auto_resume if changes.auto_resume is None else changes.auto_resume,
+        timeout_restarts=now.timeout_restarts if changes.timeout_restarts is None else changes.timeout_restarts,
+        timeout_memory=now.timeout_memory if changes.timeout_memory is None else changes.timeout_memory,
     )
 
 
@@ -144,13 +150,14 @@ async def wake(plane: Plane, row: Sandbox) -> Sandbox:
     """
     async with plane.db.transaction(synced=False) as tx:
         fresh = await locked(tx, row.project, row.id)
-        _, operation = await _wish(plane, tx, fresh, OperationKind.RESUME, memory=True, reason=WOKEN)
+        _, operation = await wish(plane, tx, fresh, OperationKind.RESUME, memory=True, reason=sandboxes.WOKEN)
     if operation is not None:
         await carried_out(plane, operation, within_s=WAKE_S)
-    return await _read(plane, row.id)
+    return await read(plane, row.id)
 
 
-async def _read(plane: Plane, sandbox: SandboxId) -> Sandbox:
+async def read(plane: Plane, sandbox: SandboxId) -> Sandbox:
+    """Return a row as it is now; raises NotFound."""
     found = await sandboxes.get(plane.db, sandbox)
     if found is None:
         raise NotFound(f"Sandbox {sandbox} was deleted.")

@@ -12,7 +12,7 @@ from space.model.egress import Document
 from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, WorkerId, new_id
 from space.model.lifecycle import State
-from space.model.operation import Operation, OperationKind, OperationStatus, SandboxEvent
+from space.model.operation import IdempotencyKey, Operation, OperationKind, OperationStatus, SandboxEvent
 from space.model.sandbox import (
     DEFAULT_MEMORY_MIB,
     DEFAULT_VCPUS,
@@ -23,12 +23,10 @@ from space.model.sandbox import (
     check_deadlines,
     check_spec,
 )
+from space.model.sandbox_query import SandboxQuery
 from space.model.template import Template
 from space.store import events, operations, policies, sandboxes, wishes
-from space.store.operations import IdempotencyKey
 from space.store.sandboxes import Page
-
-ALIVE = frozenset(State) - {State.DELETED}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +41,9 @@ class Wish:
     deadlines: Deadlines
     policy: Document | None = None
     """What may leave it; None: nothing."""
+    public_ports: bool = False
+    mask_host: str | None = None
+    e2b: Mapping[str, object] | None = None
 
 
 class _KeyUsed(Exception):
@@ -115,6 +116,9 @@ async def _insert(
         labels=wish.labels,
         agent_token=secrets.token_hex(32),
         deadlines=wish.deadlines,
+        public_ports=wish.public_ports,
+        mask_host=wish.mask_host,
+        e2b=wish.e2b,
     )
     # Held, nobody is told of it before it runs, and what says that it runs is synced, this with it. Lost with the
     # host's power, it leaves at most a VM that no row wants.
@@ -183,15 +187,9 @@ async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> Sandbox:
 
 
 async def listed(
-    plane: Plane,
-    project: ProjectId,
-    states: Collection[State],
-    labels: Collection[tuple[str, str]],
-    *,
-    limit: int,
-    after: SandboxId | None,
+    plane: Plane, project: ProjectId, query: SandboxQuery, *, limit: int, after: SandboxId | None
 ) -> list[Sandbox]:
-    """Return sandboxes in these states (none given: all but deleted) with all these labels, newest first.
+    """Return sandboxes in the query's order, at most `limit`.
 
     `after` is the last one of the page before; it may have been deleted meanwhile. Raises NotFound where it never was.
     """
@@ -201,10 +199,12 @@ async def listed(
         if last is None or last.project != project:
             raise NotFound("cursor: there is no such place in the list; take it from `next_cursor` of the page before.")
         page = Page(limit, (last.created_at, last.id))
-    wanted = dict(labels)
-    if any(wanted[name] != value for name, value in labels):
-        return []  # two values of one label: no sandbox has both
-    return await sandboxes.listed(plane.db, project, states or ALIVE, wanted, page)
+    return await sandboxes.listed(plane.db, project, query, page)
+
+
+async def how_many(plane: Plane, project: ProjectId, query: SandboxQuery) -> int:
+    """Return how many sandboxes the query is about."""
+    return await sandboxes.how_many(plane.db, project, query)
 
 
 async def delete(plane: Plane, project: ProjectId, sandbox: SandboxId, *, wait: bool) -> Operation | None:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from space.control.plane import Plane
-from space.e2b import health, sandboxes
+from space.e2b import health, lifecycle, lists, sandboxes
 from space.e2b.errors import answer_with_e2b_errors
 
 PARTS = frozenset(
@@ -26,6 +26,8 @@ def create_app(plane: Plane) -> ASGIApp:
     answer_with_e2b_errors(app)
     health.add_routes(app)
     sandboxes.add_routes(app, plane)
+    lists.add_routes(app, plane)
+    lifecycle.add_routes(app, plane)
 
     async def on_raw_path(scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope["raw_path"]

@@ -11,11 +11,17 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from space.model.errors import BootFailed, BuildFailed, InvalidArgument, SpaceError, StorageFull
+from space.model.errors import BootFailed, BuildFailed, InvalidArgument, SandboxFailed, SpaceError, StorageFull
 from space.telemetry import logger
 from space.wire.serving import in_words
 
-_STATUS: dict[type[SpaceError], int] = {InvalidArgument: 400, StorageFull: 503, BootFailed: 500, BuildFailed: 500}
+_STATUS: dict[type[SpaceError], int] = {
+    InvalidArgument: 400,
+    SandboxFailed: 404,  # one whose VM has died is there no more, to E2B's clients
+    StorageFull: 503,
+    BootFailed: 500,
+    BuildFailed: 500,
+}
 _STATUS_OF_SLUG = {"idempotency_key_reused": 422}
 
 

@@ -3,10 +3,32 @@
 import dataclasses
 import datetime
 import enum
+import hashlib
 from collections.abc import Mapping
 
-from space.model.errors import SpaceError, from_problem
+from space.model.errors import InvalidArgument, SpaceError, from_problem
 from space.model.ids import OperationId, ProjectId, SandboxId
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """What a client sends so that a repeated request is done once. `request_hash` covers what was asked."""
+
+    text: str
+    request_hash: str
+
+
+_MAX_KEY = 255
+
+
+def idempotency_key(text: str, asked: str) -> IdempotencyKey:
+    """Return the key that a client sent with a request; raises InvalidArgument.
+
+    `asked` is the request in a form that two texts of the same request have in common.
+    """
+    if not 0 < len(text) <= _MAX_KEY or not text.isascii() or not text.isprintable():
+        raise InvalidArgument(f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters.")
+    return IdempotencyKey(text, hashlib.sha256(asked.encode()).hexdigest())
 
 
 class OperationKind(enum.StrEnum):

@@ -13,9 +13,14 @@ DEFAULT_VCPUS, MAX_VCPUS = 1, 8
 DEFAULT_MEMORY_MIB, MIN_MEMORY_MIB, MAX_MEMORY_MIB = 512, 128, 16384
 DEFAULT_IDLE_TIMEOUT_S = 6 * 3600
 MAX_TIMEOUT_S = 366 * 24 * 3600
+MIN_WOKEN_S = 300
+"""A sandbox that a request woke has at least this long, so that who woke it can go on."""
+
 MAX_FORKS = 20
 MAX_ENV_BYTES = 64 * 1024
+MAX_LABELS_BYTES = 64 * 1024
 MAX_LABELS, MAX_LABEL_CHARS = 64, 256
+"""Of labels on the `/v1` surface. Clients of E2B call them metadata, and put whole documents into them."""
 
 
 class Desired(enum.StrEnum):
@@ -39,14 +44,19 @@ class Deadlines:
     """When a sandbox is put away without being asked; durations in seconds, None means never.
 
     `idle_timeout_s`: suspended after this long without activity (docs/howto/idle-sandboxes.md says what counts).
-    `timeout_s`: from its start, whatever goes on in it, `on_timeout` happens.
+    `timeout_s`: from its start, whatever goes on in it, `on_timeout` happens; 0 is at once.
     `auto_resume`: a request to it while it is suspended or paused wakes it first.
+    `timeout_restarts`: the timeout does not run while it is suspended or paused; when it runs again, all of it begins
+    anew, at least MIN_WOKEN_S where a request woke it.
+    `timeout_memory`: a suspension by the timeout keeps the memory, else only the disk.
     """
 
     idle_timeout_s: int | None = DEFAULT_IDLE_TIMEOUT_S
     timeout_s: int | None = None
     on_timeout: OnTimeout = OnTimeout.DELETE
     auto_resume: bool = True
+    timeout_restarts: bool = False
+    timeout_memory: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +66,8 @@ class SandboxSpec:
     `agent_token` is what the edge shows the agent for this sandbox; clients never see it on the `/v1` surface.
     `parent` is the sandbox it is a fork of: it never starts from its template. `desired_reason` says why nobody's call
     wished this (`timeout`, idle). `suspend_memory` False: a suspension keeps the disk only.
+    `public_ports`: its ports but the agent's are open to everybody. `mask_host`: the Host that its servers see in place
+    of the one that was asked for, with `${PORT}` for the port. `e2b`: what a client of E2B said and reads back.
     """
 
     template: TemplateDigest
@@ -70,6 +82,9 @@ class SandboxSpec:
     desired: Desired = Desired.RUNNING
     desired_reason: str | None = None
     suspend_memory: bool = True
+    public_ports: bool = False
+    mask_host: str | None = None
+    e2b: Mapping[str, object] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +138,15 @@ def check_spec(vcpus: int, memory_mib: int, env: Mapping[str, str], labels: Mapp
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise InvalidArgument where there are too many, or one is no label."""
+    """Raise InvalidArgument for what cannot be kept, whichever surface it comes from."""
+    if sum(len(name.encode()) + len(value.encode()) for name, value in labels.items()) > MAX_LABELS_BYTES:
+        raise InvalidArgument(f"labels (metadata) are over {MAX_LABELS_BYTES} bytes in all.")
+    if any("\0" in name + value for name, value in labels.items()):
+        raise InvalidArgument("labels (metadata): no NUL in a name or value.")
+
+
+def check_short_labels(labels: Mapping[str, str]) -> None:
+    """Raise InvalidArgument where there are too many, or one is no label as `/v1` has them."""
     if len(labels) > MAX_LABELS:
         raise InvalidArgument(f"labels: at most {MAX_LABELS}; got {len(labels)}.")
     for name, value in labels.items():
@@ -137,7 +160,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 def check_deadlines(deadlines: Deadlines) -> None:
     """Raise InvalidArgument, naming the field, where a duration is out of range."""
-    for name in ("idle_timeout_s", "timeout_s"):
+    for name, least in (("idle_timeout_s", 1), ("timeout_s", 0)):
         value: int | None = getattr(deadlines, name)
-        if value is not None and not 1 <= value <= MAX_TIMEOUT_S:
-            raise InvalidArgument(f"{name} must be 1 to {MAX_TIMEOUT_S} seconds, or null for never; got {value}.")
+        if value is not None and not least <= value <= MAX_TIMEOUT_S:
+            raise InvalidArgument(f"{name} must be {least} to {MAX_TIMEOUT_S} seconds, or null for never; got {value}.")

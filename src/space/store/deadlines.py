@@ -40,7 +40,7 @@ WITH due AS (
      ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 UPDATE sandboxes
    SET desired = CASE WHEN on_timeout = 'delete' THEN 'deleted' ELSE 'suspended' END,
-       desired_reason = '{TIMEOUT}', suspend_memory = true, generation = generation + 1, updated_at = now(),
+       desired_reason = '{TIMEOUT}', suspend_memory = timeout_memory, generation = generation + 1, updated_at = now(),
        expires_at = $1::timestamptz + make_interval(secs => {RETRY_S}),
        epoch = CASE WHEN on_timeout = 'delete' THEN epoch + 1 ELSE epoch END,
        lease_owner = CASE WHEN on_timeout = 'delete' THEN NULL ELSE lease_owner END,

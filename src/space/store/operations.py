@@ -1,11 +1,10 @@
 """Operations, and the idempotency keys that belong to those that create."""
 
-import dataclasses
 from collections.abc import Collection, Mapping
 
 from space.model.errors import SpaceError
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
-from space.model.operation import Operation, OperationKind, OperationStatus
+from space.model.operation import IdempotencyKey, Operation, OperationKind, OperationStatus
 from space.model.sandbox import Sandbox
 from space.store.db import Queries, Record
 
@@ -34,14 +33,6 @@ _FINISH = """
 UPDATE operations SET status = $2, finished_at = now(), result = $3, error_code = $4, error_detail = $5
  WHERE id = $1 AND status = 'running'"""
 _FREE_KEY = "UPDATE operations SET idempotency_key = NULL WHERE sandbox_id = $1 AND kind IN ('create', 'fork')"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """What a client sends so that a repeated request is done once. `request_hash` covers what was asked."""
-
-    text: str
-    request_hash: str
 
 
 def _operation(row: Record) -> Operation:

@@ -12,20 +12,33 @@ from space.model import convergence, lifecycle
 from space.model.errors import Stale
 from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId
 from space.model.lifecycle import Event, State
-from space.model.sandbox import Deadlines, Desired, OnTimeout, Sandbox, SandboxSpec
+from space.model.sandbox import MIN_WOKEN_S, Deadlines, Desired, OnTimeout, Sandbox, SandboxSpec
+from space.model.sandbox_query import SandboxQuery
 from space.store import events
 from space.store.db import Queries, Record
 
 TIMEOUT = "timeout"
 """Why a sandbox is put away at its deadline."""
 
+WOKEN = "woken by a request"
+"""Why a sandbox runs again that nobody's call resumed."""
+
 RETRY_S = 60
 """A suspension at a deadline that failed is tried again after this long."""
 
+
+def term(reason: str) -> str:
+    """Return SQL for how long a timeout is that begins now, for the reason that the SQL `reason` says."""
+    return f"""make_interval(secs =>
+        CASE WHEN timeout_restarts AND {reason} = '{WOKEN}' AND timeout_s < {MIN_WOKEN_S} THEN {MIN_WOKEN_S}
+             ELSE timeout_s END)"""
+
+
 COLUMNS = """
 id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, parent, idle_timeout_s, timeout_s,
-on_timeout, auto_resume, desired, desired_reason, suspend_memory, generation, state, observed_generation, reason,
-worker, epoch, timings_ms, created_at, updated_at, started_at, last_active_at, idle_at, expires_at, durable_at,
+on_timeout, auto_resume, timeout_restarts, timeout_memory, public_ports, mask_host, e2b, desired,
+desired_reason, suspend_memory, generation, state, observed_generation, reason, worker,
+ epoch, timings_ms, created_at, updated_at, started_at, last_active_at, idle_at, expires_at, durable_at,
 last_event"""
 _LAGS = """
 (observed_generation < generation OR state IN ('creating', 'suspending', 'restoring', 'deleting'))"""
@@ -34,21 +47,30 @@ _FREE = "(lease_until IS NULL OR lease_until < now() OR lease_until > now() + in
 _INSERT = f"""
 INSERT INTO sandboxes (id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, worker,
                        lease_owner, lease_until, parent, idle_timeout_s, timeout_s, on_timeout, auto_resume,
+                       timeout_restarts, timeout_memory, public_ports, mask_host, e2b,
                        last_active_at, idle_at, expires_at, epoch, last_event)
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
        $11, CASE WHEN $11::text IS NOT NULL THEN now() + make_interval(secs => $12) END,
-       $13, $14::integer, $15::integer, $16, $17, clock.steady,
-       clock.steady + make_interval(secs => $14::integer), clock.steady + make_interval(secs => $15::integer), 1, 1
+       $13, $14::integer, $15::integer, $16, $17, $19::boolean, $20, $21, $22, $23, clock.steady,
+       clock.steady + make_interval(secs => $14::integer),
+       CASE WHEN NOT $19::boolean THEN clock.steady + make_interval(secs => $15::integer) END, 1, 1
   FROM (SELECT coalesce($18::timestamptz, now()) AS steady) AS clock
  WHERE $13::text IS NOT NULL OR EXISTS (SELECT 1 FROM templates WHERE project_id = $2 AND digest = $3)
 RETURNING {COLUMNS}"""
 _GET = f"SELECT {COLUMNS} FROM sandboxes WHERE id = $1"
 _GET_FOR_UPDATE = f"SELECT {COLUMNS} FROM sandboxes WHERE project_id = $1 AND id = $2 FOR UPDATE"
+_MEANT = """
+project_id = $1 AND state = ANY($2::text[]) AND labels @> $3 AND ($4::timestamptz IS NULL OR created_at >= $4)
+   AND ($5::text IS NULL OR template = $5 OR template_name = $6)"""
 _LIST = f"""
 SELECT {COLUMNS} FROM sandboxes
- WHERE project_id = $1 AND state = ANY($2::text[]) AND labels @> $3
-   AND ($4::timestamptz IS NULL OR (created_at, id) < ($4, $5))
- ORDER BY created_at DESC, id DESC LIMIT $6"""
+ WHERE {_MEANT} AND ($8::timestamptz IS NULL OR (created_at, id) < ($8, $9))
+ ORDER BY created_at DESC, id DESC LIMIT $7"""
+_LIST_OLDEST = f"""
+SELECT {COLUMNS} FROM sandboxes
+ WHERE {_MEANT} AND ($8::timestamptz IS NULL OR (created_at, id) > ($8, $9))
+ ORDER BY created_at, id LIMIT $7"""
+_HOW_MANY = f"SELECT count(*) AS count FROM sandboxes WHERE {_MEANT}"
 _ABANDON = f"""
 UPDATE sandboxes
    SET desired = 'deleted', generation = generation + 1, epoch = epoch + 1, reason = $2, updated_at = now()
@@ -82,9 +104,10 @@ UPDATE sandboxes
                       WHEN $10 IN ('started', 'restored') THEN clock.steady + make_interval(secs => idle_timeout_s)
                       WHEN $10 = 'suspend_failed' THEN clock.steady + make_interval(secs => {RETRY_S})
                       ELSE idle_at END,
-       expires_at = CASE WHEN $10 = 'suspended' AND desired_reason = '{TIMEOUT}' THEN NULL
-                         WHEN $10 = 'restored'
-                             THEN coalesce(expires_at, clock.steady + make_interval(secs => timeout_s))
+       expires_at = CASE WHEN $10 = 'suspended' AND (timeout_restarts OR desired_reason = '{TIMEOUT}') THEN NULL
+                         WHEN $10 = 'paused' AND timeout_restarts AND desired = 'paused' THEN NULL
+                         WHEN $10 = 'restored' OR timeout_restarts AND $10 IN ('started', 'resumed')
+                             THEN coalesce(expires_at, clock.steady + {term("desired_reason")})
                          ELSE expires_at END
   FROM (SELECT coalesce($11::timestamptz, now()) AS steady) AS clock
  WHERE id = $1 AND epoch = $2 AND state = $3
@@ -117,7 +140,7 @@ class Lease:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list: at most `limit` rows, after the row (created_at, id) in newest-first order."""
+    """Which part of a list: at most `limit` rows, after the row (created_at, id) in the list's order."""
 
     limit: int
     after: tuple[datetime.datetime, str] | None = None
@@ -141,11 +164,16 @@ def sandbox_of(row: Record) -> Sandbox:
                 timeout_s=row["timeout_s"],
                 on_timeout=OnTimeout(row["on_timeout"]),
                 auto_resume=row["auto_resume"],
+                timeout_restarts=row["timeout_restarts"],
+                timeout_memory=row["timeout_memory"],
             ),
             parent=None if row["parent"] is None else SandboxId(row["parent"]),
             desired=Desired(row["desired"]),
             desired_reason=row["desired_reason"],
             suspend_memory=row["suspend_memory"],
+            public_ports=row["public_ports"],
+            mask_host=row["mask_host"],
+            e2b=row["e2b"],
         ),
         generation=row["generation"],
         state=State(row["state"]),
@@ -181,7 +209,8 @@ async def insert(
         _INSERT, sandbox, project, spec.template, spec.template_name, spec.vcpus, spec.memory_mib, dict(spec.env),
         dict(spec.labels), spec.agent_token, worker, lease and lease.owner, lease and lease.ttl_s, spec.parent,
         spec.deadlines.idle_timeout_s, spec.deadlines.timeout_s, spec.deadlines.on_timeout, spec.deadlines.auto_resume,
-        now,
+        now, spec.deadlines.timeout_restarts, spec.deadlines.timeout_memory, spec.public_ports, spec.mask_host,
+        None if spec.e2b is None else dict(spec.e2b),
     )  # fmt: skip
     if row is None:
         return None
@@ -195,13 +224,23 @@ async def get(db: Queries, sandbox: SandboxId) -> Sandbox | None:
     return None if row is None else sandbox_of(row)
 
 
-async def listed(
-    db: Queries, project: ProjectId, states: Collection[State], labels: Mapping[str, str], page: Page
-) -> list[Sandbox]:
-    """Return the project's sandboxes in these states that carry all these labels, newest first."""
+async def listed(db: Queries, project: ProjectId, query: SandboxQuery, page: Page) -> list[Sandbox]:
+    """Return a part of the project's sandboxes that are meant, in the query's order."""
     at, last = page.after or (None, None)
-    rows = await db.fetch(_LIST, project, [str(state) for state in states], dict(labels), at, last, page.limit)
-    return [sandbox_of(row) for row in rows]
+    statement = _LIST_OLDEST if query.oldest_first else _LIST
+    return [sandbox_of(row) for row in await db.fetch(statement, *_meant(project, query), page.limit, at, last)]
+
+
+async def how_many(db: Queries, project: ProjectId, query: SandboxQuery) -> int:
+    """Return how many of the project's sandboxes are meant."""
+    row = await db.fetchrow(_HOW_MANY, *_meant(project, query))
+    assert row is not None
+    return int(row["count"])
+
+
+def _meant(project: ProjectId, query: SandboxQuery) -> tuple[object, ...]:
+    digest, name = query.template or (None, None)
+    return project, [str(state) for state in query.states], dict(query.labels), query.since, digest, name
 
 
 async def lock(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox | None:

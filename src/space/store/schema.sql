@@ -65,6 +65,16 @@ CREATE TABLE sandboxes (
     timeout_s integer,
     on_timeout text NOT NULL DEFAULT 'delete',
     auto_resume boolean NOT NULL DEFAULT true,
+    -- the timeout does not run while it is suspended or paused, and begins anew when it runs again
+    timeout_restarts boolean NOT NULL DEFAULT false,
+    -- a suspension by the timeout keeps the memory
+    timeout_memory boolean NOT NULL DEFAULT true,
+    -- its other ports need no key
+    public_ports boolean NOT NULL DEFAULT false,
+    -- the Host that a server in it sees; ${PORT} in it stands for the port
+    mask_host text,
+    -- what a client of E2B said at its creation and reads back; null: it was made otherwise
+    e2b jsonb,
     desired text NOT NULL DEFAULT 'running',
     desired_reason text,
     suspend_memory boolean NOT NULL DEFAULT true,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from space.model.ids import SandboxId
 from space.model.sandbox import Deadlines, Desired, Sandbox
 from space.store.db import Queries
-from space.store.sandboxes import COLUMNS, TIMEOUT, sandbox_of
+from space.store.sandboxes import COLUMNS, TIMEOUT, sandbox_of, term
 
 # A timeout that has fired is spent; whoever asks for the sandbox after it gets the whole of it anew.
 _WISH = f"""
@@ -15,7 +15,7 @@ UPDATE sandboxes
    SET desired = $2, desired_reason = $3, suspend_memory = $4, generation = generation + 1, updated_at = now(),
        last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s),
        expires_at = CASE WHEN desired_reason = '{TIMEOUT}' AND $2 <> 'suspended'
-                         THEN clock.steady + make_interval(secs => timeout_s) ELSE expires_at END
+                         THEN clock.steady + {term("$3::text")} ELSE expires_at END
   FROM (SELECT coalesce($5::timestamptz, now()) AS steady) AS clock
  WHERE id = $1 RETURNING {COLUMNS}"""
 _RAISE = f"""
@@ -33,22 +33,29 @@ UPDATE sandboxes
 _CHANGE = f"""
 UPDATE sandboxes
    SET labels = coalesce($2, labels), idle_timeout_s = $3::integer, timeout_s = $4::integer, on_timeout = $5,
-       auto_resume = $6, generation = generation + 1,
+       auto_resume = $6, timeout_restarts = $9, timeout_memory = $10, generation = generation + 1,
        observed_generation = CASE WHEN observed_generation = generation THEN generation + 1
                                   ELSE observed_generation END,
        last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => $3::integer),
-       expires_at = CASE WHEN $7 THEN clock.steady + make_interval(secs => $4::integer) ELSE expires_at END
+       expires_at = CASE WHEN $9 AND (state IN ('creating', 'suspended', 'restoring')
+                                      OR state = 'paused' AND desired = 'paused') THEN NULL
+                         WHEN $7 THEN clock.steady + make_interval(secs => coalesce($11::integer, $4::integer))
+                         ELSE expires_at END
   FROM (SELECT coalesce($8::timestamptz, now()) AS steady) AS clock
  WHERE id = $1 AND desired <> 'deleted' RETURNING {COLUMNS}"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """New values of what may be changed; `labels` None leaves them. `rearmed`: the timeout counts from now."""
+    """New values of what may be changed; `labels` None leaves them.
+
+    `rearmed`: the timeout counts from now; it is `deadlines.timeout_s` long, or this once `term_s`.
+    """
 
     labels: Mapping[str, str] | None
     deadlines: Deadlines
     rearmed: bool
+    term_s: int | None = None
 
 
 async def wish(
@@ -87,6 +94,7 @@ async def change(
     d = change.deadlines
     row = await tx.fetchrow(
         _CHANGE, sandbox, None if change.labels is None else dict(change.labels), d.idle_timeout_s, d.timeout_s,
-        d.on_timeout, d.auto_resume, change.rearmed, now,
+        d.on_timeout, d.auto_resume, change.rearmed, now, d.timeout_restarts, d.timeout_memory,
+        change.term_s,
     )  # fmt: skip
     return None if row is None else sandbox_of(row)

@@ -1,0 +1,36 @@
+"""How E2B's clients name templates and snapshots: `[namespace/]name[:tag]` or an id, and how we do.
+
+The namespace is the project's; there is no other to choose. A snapshot that was given no name is called after the
+operation that took it, and its id is the operation's.
+"""
+
+from space.control import templates
+from space.control.plane import Plane
+from space.model.errors import NotFound
+from space.model.ids import ProjectId, is_id
+from space.model.template import Template
+
+DEFAULT_TAG = "default"
+_UNNAMED = "snapshot-"
+
+
+async def find(plane: Plane, project: ProjectId, reference: str) -> Template:
+    """Return the template or snapshot that a client means; raises NotFound."""
+    name = plain(reference)
+    found = await templates.find_or_none(plane, project, name)
+    if found is None and is_id(name):
+        found = await templates.find_or_none(plane, project, _UNNAMED + name)
+    if found is None:
+        raise NotFound(f"template {reference[:80]!r} not found", code="template_not_found")
+    return found
+
+
+def plain(reference: str) -> str:
+    """Return a reference without its namespace, and without its tag where that is the default one."""
+    return reference.rpartition("/")[2].removesuffix(":" + DEFAULT_TAG)
+
+
+def shown(name: str) -> str:
+    """Return the name of a template as clients see it."""
+    ident = name.removeprefix(_UNNAMED)
+    return ident if name.startswith(_UNNAMED) and is_id(ident) else name
