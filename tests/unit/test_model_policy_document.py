@@ -136,7 +136,7 @@ def _bound(**more: object) -> dict[str, object]:
         ({"allow": [_bound(), {"host": "*"}]}, "allow[0]: credentials need a policy that denies by default"),
         ({"allow": [_bound(), {"host": "bound.test", "protocol": "http"}]}, "allow[0]: its host has a credential"),
         ({"allow": [_bound(headers={"x-a": "plain"})]}, "allow[0].headers: has no ${secrets.NAME}"),
-        ({"allow": [_bound(headers={"x-a": "${secrets.a-b}"})]}, "allow[0].headers.x-a: A placeholder"),
+        ({"allow": [_bound(headers={"x-a": "${secrets.a b}"})]}, "allow[0].headers.x-a: A placeholder"),
         ({"allow": [_bound(headers={"x-a": "${TOKEN}"})]}, "allow[0].headers.x-a: A placeholder"),
         ({"allow": [_bound(headers={"x-a": "\u00fc${secrets.A}"})]}, "allow[0].headers.x-a: A template"),
         ({"allow": [_bound(headers={"Host": "${secrets.A}"})]}, "allow[0].headers: 'Host' is no header"),

@@ -114,6 +114,8 @@ def _add_copies(app: FastAPI, plane: Plane) -> None:
         waiting = wait in ("1", "true")
         wish = forks.ForkWish(body.count, body.env, body.labels, body.changes())
         children = await forks.fork(plane, project_of(request), ident, wish, wait=waiting)
+        if all(child.error for child in children) and children[0].error is not None:
+            raise children[0].error
         content = ForkResults(results=[ForkedSandbox.of(child, plane.clock) for child in children])
         return JSONResponse(content.model_dump(mode="json"), 201 if waiting else 202)
 

@@ -19,6 +19,15 @@ CALLER = "space.caller"
 _MISSING = f"An API key is needed: send `X-API-KEY: e2b_...` or `Authorization: Bearer e2b_...`. {keys.WHERE}"
 
 
+def shown_key(headers: Mapping[bytes, bytes]) -> str:
+    """Return the key that a request shows (header names in lower case), whatever it is worth; empty without one."""
+    text = headers.get(b"x-api-key", b"").decode("latin-1").strip()
+    if text:
+        return text
+    scheme, _, rest = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return rest.strip() if scheme.lower() == "bearer" else ""
+
+
 class Access:
     """Answers both questions; `following` keeps the answers fresh while it is entered."""
 
@@ -49,10 +58,7 @@ class Access:
 
     async def caller(self, headers: Mapping[bytes, bytes]) -> ApiKey:
         """Return the valid key that a request shows (header names in lower case); raises Unauthorized."""
-        text = headers.get(b"x-api-key", b"").decode("latin-1").strip()
-        if not text:
-            scheme, _, rest = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-            text = rest.strip() if scheme.lower() == "bearer" else ""
+        text = shown_key(headers)
         if not text:
             raise Unauthorized(_MISSING)
         return await self._keys.get(text)

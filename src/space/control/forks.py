@@ -9,12 +9,13 @@ child that nobody is making any more (a process died, or `wait` was False) is ma
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from space.control import lifecycle, steps, waiting
+from space.control import egress, lifecycle, steps, waiting
 from space.control.lifecycle import Changes
 from space.control.plane import Plane
 from space.control.reconcile import abandon, reconcile
+from space.model.egress import Document
 from space.model.errors import Conflict, InvalidArgument, SpaceError, Stale, Unavailable
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
 from space.model.lifecycle import State
@@ -29,12 +30,16 @@ _FROM = frozenset({State.RUNNING, State.PAUSED, State.SUSPENDED})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForkWish:
-    """What a client asks for. What is None is as in the original; `env` is added to its environment."""
+    """What a client asks for. What is None is as in the original; `env` is added to its environment.
+
+    `policy` None is that of the original without its credentials.
+    """
 
     count: int
     env: Mapping[str, str]
     labels: Mapping[str, str] | None
     changes: Changes
+    policy: Document | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,30 +54,28 @@ class Child:
 async def fork(plane: Plane, project: ProjectId, sandbox: SandboxId, wish: ForkWish, *, wait: bool) -> list[Child]:
     """Make copies and wait until they run, unless `wait` is False; one result for each.
 
-    Raises NotFound, SandboxFailed, Conflict where the original is in the middle of a change, and, where not one copy
-    came to be, what kept the first from it. A copy that came to nothing leaves nothing.
+    Raises NotFound, SandboxFailed, Conflict where the original is in the middle of a change, InvalidPolicy. A copy that
+    came to nothing leaves nothing.
     """
+    bound = frozenset() if wish.policy is None else await egress.checked(wish.policy)
     if not 1 <= wish.count <= MAX_FORKS:
         raise InvalidArgument(f"count must be 1 to {MAX_FORKS}; got {wish.count}.")
     async with plane.db.transaction() as tx:
         parent = await lifecycle.locked(tx, project, sandbox)
         if parent.state not in _FROM:
             raise Conflict(f"Sandbox {sandbox} is {parent.state}. Try again.", code="sandbox_busy", retry_after_s=1)
-        made = [await _insert(plane, tx, parent, wish, held=wait) for _ in range(wish.count)]
+        made = [await _insert(plane, tx, parent, wish, bound, held=wait) for _ in range(wish.count)]
     plane.activity.touch(sandbox)
     if not wait:
         return [Child(operation) for _, operation in made]
     lag = await _make(plane, parent, [child for child, _ in made])
     if lag is not None:
         await _heal(plane, made, lag)
-    children = [await _child(plane, operation.id, project) for _, operation in made]
-    if all(child.error for child in children) and children[0].error is not None:
-        raise children[0].error
-    return children
+    return [await _child(plane, operation.id, project) for _, operation in made]
 
 
 async def _insert(
-    plane: Plane, tx: Queries, parent: Sandbox, wish: ForkWish, *, held: bool
+    plane: Plane, tx: Queries, parent: Sandbox, wish: ForkWish, bound: Collection[str], *, held: bool
 ) -> tuple[Sandbox, Operation]:
     spec = _spec(parent, wish)
     lease = plane.lease if held else None
@@ -82,7 +85,8 @@ async def _insert(
     assert child is not None, "only a template can be missing"
     source = await policies.get(tx, parent.id)
     assert source is not None, "the parent's row is locked"
-    await policies.begin_with(tx, child.id, without_credentials(source.document), ())
+    policy = without_credentials(source.document) if wish.policy is None else wish.policy
+    await policies.begin_with(tx, child.id, policy, bound)
     operation = await operations.insert(tx, child, OperationKind.FORK)
     assert operation is not None, "only an idempotency key can be taken"
     return child, operation

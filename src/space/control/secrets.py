@@ -1,16 +1,20 @@
 """Use cases on secrets. A value comes in once, and goes out only to gateways beside sandboxes whose policy binds it."""
 
+from collections.abc import Mapping, Set
+
 from space.control import egress
 from space.control.plane import Plane
 from space.control.secret_values import context
 from space.control.vault import CannotOpen
-from space.model.errors import InvalidArgument, NotFound
+from space.model.errors import Conflict, InvalidArgument, NotFound
 from space.model.ids import ProjectId
-from space.model.secret import MAX_SECRETS, Secret, check_name, check_value
+from space.model.secret import MAX_SECRETS, Secret, check_metadata, check_name, check_value
 from space.store import policies, secrets
 from space.telemetry import logger
 
 _AT_ONCE = 100
+_FIRST, _NEXT = "first", "next"
+"""Which value of a secret a write may be."""
 
 
 async def put(plane: Plane, project: ProjectId, name: str, value: str) -> Secret:
@@ -18,18 +22,54 @@ async def put(plane: Plane, project: ProjectId, name: str, value: str) -> Secret
 
     Raises InvalidArgument for a name or value that cannot be, or where there are too many.
     """
+    return await _write(plane, project, name, value, None, frozenset({_FIRST, _NEXT}))
+
+
+async def create(plane: Plane, project: ProjectId, name: str, value: str, metadata: Mapping[str, str]) -> Secret:
+    """Give a new secret its first value; raises as `put`, and Conflict where there is one of this name."""
+    return await _write(plane, project, name, value, metadata, frozenset({_FIRST}))
+
+
+async def update(
+    plane: Plane, project: ProjectId, name_or_id: str, value: str, metadata: Mapping[str, str] | None
+) -> Secret:
+    """Give a secret its next value; `metadata` None leaves that as it is. Raises as `put`, and NotFound."""
+    name = (await find(plane, project, name_or_id)).name
+    return await _write(plane, project, name, value, metadata, frozenset({_NEXT}))
+
+
+async def _write(
+    plane: Plane, project: ProjectId, name: str, value: str, metadata: Mapping[str, str] | None, may_be: Set[str]
+) -> Secret:
     check_name(name)
     check_value(value)
+    check_metadata(metadata or {})
     async with plane.db.transaction() as tx:
         count = await secrets.lock(tx, project)
         place = await secrets.next_place(tx, project, name)
+        if place.version == 1 and _FIRST not in may_be:
+            raise _missing(name)
+        if place.version > 1 and _NEXT not in may_be:
+            raise Conflict(f"There is a secret {name!r} already.", code="name_taken")
         if place.version == 1 and count >= MAX_SECRETS:
             raise InvalidArgument(f"A project has at most {MAX_SECRETS} secrets; remove one that is not needed.")
-        made = await secrets.put(tx, project, name, place, plane.vault.seal(value, context(place)))
+        made = await secrets.put(tx, project, name, place, plane.vault.seal(value, context(place)), metadata)
         touched = await policies.raise_secrets(tx, project, name)
     logger().info("secret_set", project=project, secret=name, version=made.version, sandboxes=len(touched))
     await egress.push_all(plane, touched)
     return made
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"There is no secret {name[:64]!r}.")
+
+
+async def find(plane: Plane, project: ProjectId, name_or_id: str) -> Secret:
+    """Return the project's secret with this name or id, without its value; raises NotFound."""
+    found = await secrets.find(plane.db, project, name_or_id)
+    if found is None:
+        raise _missing(name_or_id)
+    return found
 
 
 async def listed(plane: Plane, project: ProjectId) -> list[Secret]:
@@ -42,7 +82,7 @@ async def delete(plane: Plane, project: ProjectId, name: str) -> None:
     async with plane.db.transaction() as tx:
         await secrets.lock(tx, project)
         if not await secrets.delete(tx, project, name):
-            raise NotFound(f"There is no secret {name[:64]!r}.")
+            raise _missing(name)
         touched = await policies.raise_secrets(tx, project, name)
     logger().info("secret_deleted", project=project, secret=name, sandboxes=len(touched))
     await egress.push_all(plane, touched)

@@ -8,11 +8,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from space.control.plane import Plane
-from space.e2b import health, lifecycle, lists, sandboxes
+from space.e2b import copies, health, lifecycle, lists, logs, sandboxes, secrets, teams, volumes
 from space.e2b.errors import answer_with_e2b_errors
 
 PARTS = frozenset(
-    ["default-templates", "health", "sandboxes", "secrets", "snapshots", "teams", "templates", "v2", "v3", "volumes"]
+    {
+        *("default-templates", "health", "sandboxes", "secrets", "snapshots", "teams", "templates", "v2", "v3"),
+        *("volumecontent", "volumes"),
+    }
 )
 """First parts of the paths that belong to this surface."""
 
@@ -28,6 +31,11 @@ def create_app(plane: Plane) -> ASGIApp:
     sandboxes.add_routes(app, plane)
     lists.add_routes(app, plane)
     lifecycle.add_routes(app, plane)
+    copies.add_routes(app, plane)
+    logs.add_routes(app, plane)
+    secrets.add_routes(app, plane)
+    teams.add_routes(app, plane)
+    volumes.add_routes(app)
 
     async def on_raw_path(scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope["raw_path"]

@@ -22,7 +22,7 @@ _STATUS: dict[type[SpaceError], int] = {
     BootFailed: 500,
     BuildFailed: 500,
 }
-_STATUS_OF_SLUG = {"idempotency_key_reused": 422}
+_STATUS_OF_SLUG = {"idempotency_key_reused": 422, "template_in_use": 400}
 
 
 def answer(error: Exception) -> Response:

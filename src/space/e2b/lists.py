@@ -11,13 +11,13 @@ from fastapi.responses import JSONResponse, Response
 from space.control import sandboxes
 from space.control.plane import Plane
 from space.e2b import answers, references
+from space.e2b.pages import MAX_PAGE, check_limit
 from space.e2b.request import project_of
 from space.model.errors import InvalidArgument, NotFound
 from space.model.ids import ProjectId, SandboxId, is_id
 from space.model.lifecycle import State
 from space.model.sandbox_query import SandboxQuery
 
-MAX_PAGE = 100
 _ALL_AT_ONCE = 10_000
 """The old list has no pages."""
 
@@ -42,8 +42,7 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
     ) -> Response:
         """List sandboxes, by pages."""
         project, given = project_of(request), request.query_params
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidArgument(f"limit must be 1 to {MAX_PAGE}.")
+        check_limit(limit)
         states = _states(given.getlist("state"))
         try:
             meant = await references.find(plane, project, template) if template else None

@@ -134,6 +134,12 @@ class SnapshotUnfit(SpaceError):
     code, status, title = "snapshot_unfit", 409, "Snapshot does not fit this host"
 
 
+class NotOffered(SpaceError):
+    """Something that another product has and this one does not; the detail says what to do in its place."""
+
+    code, status, title = "not_offered", 501, "Not offered"
+
+
 class Stale(SpaceError):
     """A write with an epoch or generation that has been overtaken; the writer must read again."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from space.model.errors import InvalidArgument, SpaceError
 
-NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.-]{0,63}"
 _NAME = re.compile(NAME_PATTERN)
 _PLACEHOLDER = re.compile(rf"\$\{{secrets\.({NAME_PATTERN})\}}")
 PLACEHOLDER_MARK = "${secrets."
@@ -158,5 +158,5 @@ def template(text: str) -> Template:
 
 
 def is_secret_name(text: str) -> bool:
-    """Tell whether a text may name a secret: a letter or '_', then letters, digits and '_', at most 64."""
+    """Tell whether a text may name a secret: a letter or '_', then letters, digits, '_', '-' and '.', at most 64."""
     return _NAME.fullmatch(text) is not None

@@ -3,12 +3,16 @@
 import dataclasses
 import datetime
 import re
+from collections.abc import Mapping
 
 from space.model.errors import InvalidArgument
 from space.model.policy_bindings import is_secret_name
 
 MAX_SECRETS = 1000
 """Of a project."""
+
+MAX_METADATA_BYTES = 16 * 1024
+"""Names and values of a secret's metadata together."""
 
 MAX_VALUE = 8192
 """Characters of a value."""
@@ -21,8 +25,10 @@ VALUE = r"^[^\x00-\x1f\x7f-\x9f]+$"
 class Secret:
     """What is told about a secret: never its value. `version` counts the values it has had."""
 
+    id: str
     name: str
     version: int
+    metadata: Mapping[str, str]
     created_at: datetime.datetime
     updated_at: datetime.datetime
 
@@ -38,7 +44,17 @@ class Sealed:
 def check_name(name: str) -> None:
     """Raise InvalidArgument for what cannot name a secret."""
     if not is_secret_name(name):
-        raise InvalidArgument("A secret's name is a letter or '_', then letters, digits and '_', at most 64 in all.")
+        raise InvalidArgument(
+            "A secret's name is a letter or '_', then letters, digits, '_', '-' and '.', at most 64 in all."
+        )
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise InvalidArgument for metadata that cannot be kept."""
+    if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > MAX_METADATA_BYTES:
+        raise InvalidArgument(f"metadata is over {MAX_METADATA_BYTES} bytes in all.")
+    if any("\0" in name + value for name, value in metadata.items()):
+        raise InvalidArgument("metadata: no NUL in a name or value.")
 
 
 def check_value(value: str) -> None:

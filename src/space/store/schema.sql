@@ -207,6 +207,8 @@ CREATE TABLE secrets (
     key_id text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
+    -- what a client wrote beside it: nothing secret, and nothing that we go by
+    metadata jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (project_id, name)
 );
 

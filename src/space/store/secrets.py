@@ -1,23 +1,28 @@
 """Secrets, sealed: this module never has a value, nor the key to one."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from space.model.ids import ProjectId, new_id
 from space.model.secret import Sealed, Secret
 from space.store.db import Queries, Record
 
-_COLUMNS = "name, version, created_at, updated_at"
+_COLUMNS = "id, name, version, metadata, created_at, updated_at"
 # Writers of one project's secrets wait for each other; inserts of its sandboxes do not.
 _LOCK = "SELECT 1 FROM projects WHERE id = $1 FOR NO KEY UPDATE"
 _COUNT = "SELECT count(*) AS count FROM secrets WHERE project_id = $1"
 _NEXT = "SELECT id, version + 1 AS version FROM secrets WHERE project_id = $1 AND name = $2"
 _PUT = f"""
-INSERT INTO secrets (project_id, name, id, version, sealed, key_id) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO secrets (project_id, name, id, version, sealed, key_id, metadata)
+VALUES ($1, $2, $3, $4, $5, $6, coalesce($7, '{{}}'::jsonb))
 ON CONFLICT (project_id, name) DO UPDATE
-   SET version = excluded.version, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = now()
+   SET version = excluded.version, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = now(),
+       metadata = coalesce($7, secrets.metadata)
 RETURNING {_COLUMNS}"""
 _LIST = f"SELECT {_COLUMNS} FROM secrets WHERE project_id = $1 ORDER BY name"
+_FIND = (
+    f"SELECT {_COLUMNS} FROM secrets WHERE project_id = $1 AND (name = $2 OR id = $2) ORDER BY name = $2 DESC LIMIT 1"
+)
 _DELETE = "DELETE FROM secrets WHERE project_id = $1 AND name = $2 RETURNING name"
 _SEALED = "SELECT id, name, version, sealed, key_id FROM secrets WHERE project_id = $1 AND name = ANY($2::text[])"
 _OTHER_KEYS = """
@@ -44,7 +49,7 @@ class SealedSecret:
 
 
 def _secret(row: Record) -> Secret:
-    return Secret(row["name"], row["version"], row["created_at"], row["updated_at"])
+    return Secret(row["id"], row["name"], row["version"], row["metadata"], row["created_at"], row["updated_at"])
 
 
 def _sealed(row: Record) -> SealedSecret:
@@ -65,9 +70,17 @@ async def next_place(tx: Queries, project: ProjectId, name: str) -> Place:
     return Place(new_id(), 1) if row is None else Place(row["id"], row["version"])
 
 
-async def put(tx: Queries, project: ProjectId, name: str, place: Place, sealed: Sealed) -> Secret:
-    """Record a value, in place of the one before."""
-    row = await tx.fetchrow(_PUT, project, name, place.id, place.version, sealed.data, sealed.key_id)
+async def put(
+    tx: Queries,
+    project: ProjectId,
+    name: str,
+    place: Place,
+    sealed: Sealed,
+    metadata: Mapping[str, str] | None = None,
+) -> Secret:
+    """Record a value, in place of the one before; `metadata` None leaves that as it is."""
+    given = None if metadata is None else dict(metadata)
+    row = await tx.fetchrow(_PUT, project, name, place.id, place.version, sealed.data, sealed.key_id, given)
     assert row is not None
     return _secret(row)
 
@@ -75,6 +88,12 @@ async def put(tx: Queries, project: ProjectId, name: str, place: Place, sealed: 
 async def listed(db: Queries, project: ProjectId) -> list[Secret]:
     """Return a project's secrets by name, without their values."""
     return [_secret(row) for row in await db.fetch(_LIST, project)]
+
+
+async def find(db: Queries, project: ProjectId, name_or_id: str) -> Secret | None:
+    """Return the project's secret with this name, else the one with this id."""
+    row = await db.fetchrow(_FIND, project, name_or_id)
+    return None if row is None else _secret(row)
 
 
 async def delete(tx: Queries, project: ProjectId, name: str) -> bool:
