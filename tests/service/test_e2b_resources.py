@@ -93,7 +93,7 @@ async def test_logs_are_what_happened(api: Api) -> None:
 
     assert await events("") == ["created", "started", "failed"]
     assert await events("direction=backward&limit=2") == ["failed", "started"]
-    assert await events("level=warn") == await events("search=killed") == ["failed"]
+    assert await events("level=warn") == await events("search=failed") == ["failed"]
     assert await events("cursor=0&direction=backward") == []
     assert await events("cursor=99999999999999") == []
     message(await api.http.get(f"/v2/sandboxes/{made.id}/logs?limit=1001"), 400)
