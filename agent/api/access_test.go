@@ -38,7 +38,7 @@ func TestNothingBeforeInit(t *testing.T) {
 	if r := a.do("GET", "/v1/health", nil); r.status != 200 || r.object()["sandbox_id"] != nil || r.object()["version"] != "test" {
 		t.Fatal(r)
 	}
-	for _, request := range [][2]string{{"GET", "/v1/commands"}, {"POST", "/v1/commands"}, {"GET", "/v1/files?path=/etc/passwd"}, {"POST", "/health"}, {"POST", "/v1/health"}, {"GET", "/nowhere"}} {
+	for _, request := range [][2]string{{"GET", "/v1/commands"}, {"POST", "/v1/commands"}, {"GET", "/v1/files?path=/etc/passwd"}, {"POST", "/v1/health"}, {"GET", "/v1/nowhere"}} {
 		a.refused(a.do(request[0], request[1], nil), 503, "not_initialised")
 	}
 	a.init(nil)
@@ -56,7 +56,7 @@ func TestAccessToken(t *testing.T) {
 	a.token = ""
 	for _, wrong := range []string{"", "secre", "secret ", "secret2", "Secret"} {
 		for _, request := range [][2]string{{"GET", "/v1/commands"}, {"POST", "/v1/commands"}, {"PUT", "/v1/files?path=/tmp/x"},
-			{"GET", "/nowhere"}, {"DELETE", "/health"}, {"HEAD", "/v1/commands"}} {
+			{"GET", "/v1/nowhere"}, {"DELETE", "/v1/health"}, {"HEAD", "/v1/commands"}} {
 			r := a.do(request[0], request[1], nil, "X-Access-Token", wrong)
 			if wrong == "secret " { // HTTP strips the space: it is the token
 				continue

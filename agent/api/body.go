@@ -13,15 +13,6 @@ import (
 // maxBody bounds a JSON body, in bytes.
 const maxBody = 1 << 20
 
-// maxDrain bounds what is read past a refusal, in bytes.
-const maxDrain = 256 << 20
-
-// drain reads a refused body to its end and drops it. Most clients send all of
-// it before they read, and would see a broken connection in place of the answer.
-func drain(body io.Reader) {
-	io.CopyN(io.Discard, body, maxDrain)
-}
-
 // readJSON reads the body into v. Unknown fields are ignored, so that a newer
 // caller can talk to an older agent.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) error {

@@ -9,6 +9,7 @@ import (
 
 	"space/agent/command"
 	"space/agent/fault"
+	"space/agent/peer"
 )
 
 // commandRequest is the body of POST /commands.
@@ -175,7 +176,7 @@ func (p *Public) writeStdin(w http.ResponseWriter, r *http.Request, id string) e
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	go cancelWhenPeerLeaves(ctx, cancel)
+	go peer.CancelWhenLeft(ctx, cancel)
 	if err := c.WriteInput(ctx, r.Body, eof); err != nil {
 		return err
 	}

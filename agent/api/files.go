@@ -1,12 +1,12 @@
 package api
 
 import (
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 
 	"space/agent/accounts"
+	"space/agent/content"
 	"space/agent/fault"
 	"space/agent/files"
 )
@@ -49,69 +49,13 @@ func (p *Public) readFile(w http.ResponseWriter, r *http.Request, _ string) erro
 	if err != nil {
 		return err
 	}
-	content, err := files.Open(at.path)
+	file, err := files.Open(at.path)
 	if err != nil {
 		return err
 	}
-	defer content.Close()
+	defer file.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
-	if content.Sized {
-		w.Header().Set("ETag", content.ETag)
-		http.ServeContent(&refusals{ResponseWriter: w}, r, "", content.Info.ModTime(), content.File)
-		return nil
-	}
-	return streamFile(w, r, content)
-}
-
-// streamFile sends a file whose size is unknown until it has been read. The
-// first read comes before the answer, for it is the one that fails.
-func streamFile(w http.ResponseWriter, r *http.Request, content *files.Content) error {
-	first := make([]byte, 32<<10)
-	n, err := content.Read(first)
-	if err != nil && err != io.EOF {
-		return fault.New(http.StatusUnprocessableEntity, "not_readable", "%v", err).Because(err)
-	}
-	w.WriteHeader(http.StatusOK)
-	if r.Method == http.MethodHead {
-		return nil
-	}
-	if _, e := w.Write(first[:n]); e == nil && err == nil {
-		io.Copy(w, content)
-	}
-	return nil
-}
-
-// refusals turns what http.ServeContent refuses into problems: it writes plain
-// text, or nothing. It leaves the headers, among them Content-Range.
-type refusals struct {
-	http.ResponseWriter
-	refused bool
-}
-
-func (w *refusals) WriteHeader(status int) {
-	switch status {
-	case http.StatusRequestedRangeNotSatisfiable:
-		w.refused = true
-		writeProblem(w.ResponseWriter, fault.New(status, "range_not_satisfiable",
-			"the file has no such bytes; its size is in Content-Range"))
-	case http.StatusPreconditionFailed:
-		w.refused = true
-		writeProblem(w.ResponseWriter, fault.New(status, "precondition_failed", "the file is not the version you asked for"))
-	default:
-		w.ResponseWriter.WriteHeader(status)
-	}
-}
-
-func (w *refusals) Write(p []byte) (int, error) {
-	if w.refused {
-		return len(p), nil
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-// ReadFrom keeps sendfile(2) possible.
-func (w *refusals) ReadFrom(src io.Reader) (int64, error) {
-	return io.Copy(w.ResponseWriter, src)
+	return content.Serve(w, r, file, writeProblem)
 }
 
 func (p *Public) writeFile(w http.ResponseWriter, r *http.Request, _ string) error {

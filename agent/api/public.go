@@ -5,10 +5,13 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"space/agent/command"
+	"space/agent/content"
+	"space/agent/envd"
 	"space/agent/identity"
 )
 
@@ -23,6 +26,7 @@ type Public struct {
 	commands  *command.Table
 	keepalive time.Duration
 	routes    []route
+	envd      *envd.Handler
 	use       lastUse
 
 	mu        sync.Mutex
@@ -32,9 +36,9 @@ type Public struct {
 // NewPublic makes the handler.
 func NewPublic(version string, id *identity.Identity, commands *command.Table) *Public {
 	p := &Public{version: version, identity: id, commands: commands, keepalive: keepaliveEvery}
+	p.envd = envd.New(id, commands, p.use.note)
 	p.routes = []route{
-		{"GET", "/health", p.health},
-		{"GET", "/v1/health", p.describeSelf},
+		{"GET", "/v1/health", p.health},
 		{"GET", "/v1/commands", p.listCommands},
 		{"POST", "/v1/commands", p.startCommand},
 		{"GET", "/v1/commands/{id}", p.getCommand},
@@ -84,19 +88,25 @@ func (p *Public) ports() (ports []int) {
 	return ports
 }
 
+// ServeHTTP tells the two protocols apart: the plain one is below /v1, and all
+// else is E2B's.
 func (p *Public) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.URL.EscapedPath(), "/v1/") {
+		p.envd.ServeHTTP(w, r)
+		return
+	}
 	// A handler that has begun to answer returns no error.
 	body := r.Body
 	if err := p.serve(w, r); err != nil {
-		drain(body)
+		content.Drain(body)
 		writeProblem(w, err)
 	}
 }
 
-// serve admits everybody to the health checks, and nobody without the token to
+// serve admits everybody to GET /v1/health, and nobody without the token to
 // anything else; not even to the difference between 404 and 405.
 func (p *Public) serve(w http.ResponseWriter, r *http.Request) error {
-	if !isHealthCheck(r) {
+	if r.Method != http.MethodGet || r.URL.EscapedPath() != "/v1/health" {
 		if err := p.identity.Admit(r.Header.Get("X-Access-Token")); err != nil {
 			return err
 		}
@@ -106,18 +116,7 @@ func (p *Public) serve(w http.ResponseWriter, r *http.Request) error {
 	return dispatch(p.routes, w, r)
 }
 
-func isHealthCheck(r *http.Request) bool {
-	path := r.URL.EscapedPath()
-	return r.Method == http.MethodGet && (path == "/health" || path == "/v1/health")
-}
-
-// health says by being answered that the agent runs.
 func (p *Public) health(w http.ResponseWriter, _ *http.Request, _ string) error {
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func (p *Public) describeSelf(w http.ResponseWriter, _ *http.Request, _ string) error {
 	return writeJSON(w, http.StatusOK, map[string]any{
 		"status": "ok", "version": p.version, "sandbox_id": orNull(p.identity.SandboxID()),
 	})

@@ -19,7 +19,7 @@ import (
 type Command struct {
 	ID      string
 	PID     int
-	Spec    Spec // without Env, which may hold secrets
+	Spec    Spec // without Env, which may hold secrets: see Env
 	User    string
 	Cwd     string
 	Started time.Time
@@ -33,7 +33,10 @@ type Command struct {
 	readers  atomic.Int64
 	listed   bool // under the table's lock: has been told as finished
 
+	followers followers
+
 	mu   sync.Mutex
+	env  map[string]string // nil once finished
 	exit *Exit
 }
 
@@ -41,8 +44,10 @@ type Command struct {
 type Exit struct {
 	Code     *int
 	Signal   string
+	Status   syscall.WaitStatus // what both are made from
 	TimedOut bool
 	Duration time.Duration
+	At       time.Time
 }
 
 // start runs what l describes.
@@ -56,7 +61,7 @@ func (t *Table) start(ctx context.Context, s Spec, l *launch) (*Command, error) 
 		Output:   output.NewLog(s.OutputLimit),
 		finished: make(chan struct{}),
 	}
-	c.Spec.Env = nil
+	c.env, c.Spec.Env = s.Env, nil
 	c.input = newInput(io, c.finished)
 	attr := &syscall.ProcAttr{
 		Dir:   l.dir,
@@ -85,6 +90,7 @@ func (t *Table) start(ctx context.Context, s Spec, l *launch) (*Command, error) 
 		if c.Output.Append(stream, p) {
 			t.grew()
 		}
+		c.waitForFollowers()
 	}
 	var pumps []*pump
 	for _, source := range io.sources {
@@ -101,16 +107,17 @@ func (c *Command) supervise(pumps []*pump, ended func(*Command)) {
 		defer timer.Stop()
 	}
 	<-c.process.Done()
-	exit := &Exit{TimedOut: c.timedOut.Load(), Duration: time.Since(c.Started)}
-	if status := c.process.Status(); status.Signaled() {
-		exit.Signal = SignalName(status.Signal())
+	exit := &Exit{Status: c.process.Status(), TimedOut: c.timedOut.Load(), Duration: time.Since(c.Started)}
+	if exit.Status.Signaled() {
+		exit.Signal = SignalName(exit.Status.Signal())
 	} else {
-		code := status.ExitStatus()
+		code := exit.Status.ExitStatus()
 		exit.Code = &code
 	}
 	settle(pumps)
+	exit.At = time.Now()
 	c.mu.Lock()
-	c.exit = exit
+	c.exit, c.env = exit, nil
 	c.mu.Unlock()
 	c.Output.Seal()
 	close(c.finished)
@@ -128,11 +135,21 @@ func (c *Command) Exit() *Exit {
 // EndAsked reports whether somebody who knew the command has told it to end.
 func (c *Command) EndAsked() bool { return c.endAsked.Load() }
 
+// Env is the environment that was asked for, nil once the command has finished.
+func (c *Command) Env() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.env
+}
+
 // cost is the memory the command holds: its output, and what it was started with.
 func (c *Command) cost() int64 {
 	size := int64(len(c.Spec.Cmd))
 	for _, arg := range c.Spec.Args {
 		size += int64(len(arg)) + 16
+	}
+	for name, value := range c.Env() {
+		size += int64(len(name)+len(value)) + 32
 	}
 	return size + c.Output.Cost()
 }

@@ -41,6 +41,7 @@ type Spec struct {
 	PTY         *Size         // nil is pipes
 	OutputLimit int64         // bytes of output to keep
 	Detach      bool          // started for itself, not for the request
+	Tag         string        // a second name, chosen by the caller; not unique
 }
 
 // Validate checks what can be checked without looking at the machine.
@@ -67,6 +68,9 @@ func (s *Spec) Validate() error {
 		return err
 	}
 	if err := checkString("user", s.User); err != nil {
+		return err
+	}
+	if err := checkString("tag", s.Tag); err != nil {
 		return err
 	}
 	return CheckEnv(s.Env)

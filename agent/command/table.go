@@ -113,6 +113,17 @@ func (t *Table) List() []*Command {
 	return all
 }
 
+// Latest returns the command that was started last among those that is accepts,
+// a running one if there is one, nil if there is none.
+func (t *Table) Latest(is func(*Command) bool) (latest *Command) {
+	for _, c := range t.List() {
+		if is(c) && (latest == nil || latest.Exit() != nil || c.Exit() == nil) {
+			latest = c
+		}
+	}
+	return latest
+}
+
 // Delete kills the command's session if it runs, waits for its end and forgets it.
 func (t *Table) Delete(id string) error {
 	c, err := t.Get(id)

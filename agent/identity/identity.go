@@ -23,6 +23,7 @@ const minEntropy = 32
 // leaves out is no longer so.
 type Facts struct {
 	SandboxID   string            `json:"sandbox_id"`
+	TemplateID  string            `json:"template_id"` // what the sandbox was made from, as its user calls it; "" if nobody says
 	Hostname    string            `json:"hostname"`
 	Env         map[string]string `json:"env"`
 	AccessToken string            `json:"access_token"`
@@ -71,7 +72,7 @@ func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	if err := id.machine.tellKernel(&facts); err != nil {
 		return nil, fault.New(http.StatusInternalServerError, "init_failed", "%v", err).Because(err)
 	}
-	warnings = id.machine.tellFiles(&facts)
+	warnings = append(id.machine.tellFiles(&facts), id.machine.tellRun(&facts)...)
 	if before := id.SandboxID(); before != "" && before != facts.SandboxID {
 		if err := id.machine.tellBootID(); err != nil {
 			warnings = append(warnings, err.Error())
@@ -116,8 +117,8 @@ func (id *Identity) SandboxID() string {
 	return id.facts.SandboxID
 }
 
-// Env is the sandbox's environment, below it what makes programs trust the
-// root that came with the facts. It must not be changed.
+// Env is the sandbox's environment, below it what tells programs where they are
+// and makes them trust the root that came with the facts. It must not be changed.
 func (id *Identity) Env() map[string]string {
 	id.mu.RLock()
 	defer id.mu.RUnlock()
@@ -132,7 +133,7 @@ func (id *Identity) Admit(token string) error {
 	id.mu.RLock()
 	defer id.mu.RUnlock()
 	if id.facts == nil {
-		return fault.New(http.StatusServiceUnavailable, "not_initialised", "the sandbox is still being set up; try again shortly")
+		return notInitialised()
 	}
 	if id.facts.AccessToken == "" {
 		return nil
@@ -143,6 +144,20 @@ func (id *Identity) Admit(token string) error {
 		return fault.New(http.StatusUnauthorized, "unauthorized", "send the sandbox's access token in the header X-Access-Token")
 	}
 	return nil
+}
+
+// Token returns the access token, "" where there is none, for checking what was signed with it.
+func (id *Identity) Token() (string, error) {
+	id.mu.RLock()
+	defer id.mu.RUnlock()
+	if id.facts == nil {
+		return "", notInitialised()
+	}
+	return id.facts.AccessToken, nil
+}
+
+func notInitialised() error {
+	return fault.New(http.StatusServiceUnavailable, "not_initialised", "the sandbox is still being set up; try again shortly")
 }
 
 // machineID is what /etc/machine-id says: 32 hexadecimal digits, the same for

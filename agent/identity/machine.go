@@ -25,6 +25,8 @@ type Machine struct {
 	BootID string       // file that tells boots apart, see boot.maskBootID; "" writes none
 	Trust  *trust.Store // whom programs trust; nil leaves that alone
 	Env    string       // file of the sandbox's environment, see tellEnv; "" writes none
+	Run    string       // folder of what programs may read about the sandbox; "" writes none
+	Events string       // address that programs may send events to; "" tells none
 }
 
 // tellKernel sets what the kernel knows, in the order of urgency: a program
@@ -59,6 +61,19 @@ func (m Machine) refresh(unixNS int64, entropy []byte) error {
 		}
 	}
 	return nil
+}
+
+// tellRun writes the whereabouts for programs that do not inherit the environment.
+func (m Machine) tellRun(f *Facts) (warnings []string) {
+	if m.Run == "" {
+		return nil
+	}
+	for name, value := range m.whereabouts(f) {
+		if err := WriteIfChanged(filepath.Join(m.Run, "e2b", "."+name), []byte(value)); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
+	return warnings
 }
 
 // tellFiles writes the names into /etc. These files are the user's too: a full
@@ -137,17 +152,31 @@ func (m Machine) tellEnv(env map[string]string) error {
 	return os.Rename(fresh, m.Env)
 }
 
-// environment is the sandbox's with, below it, what makes programs trust the
-// root, if there is one.
+// environment is the sandbox's with, below it, where programs are and, if there
+// is a root, what makes them trust it.
 func (m Machine) environment(f *Facts) map[string]string {
-	if m.Trust == nil || f.CAPEM == "" {
-		return f.Env
+	env := m.whereabouts(f)
+	if m.Trust != nil && f.CAPEM != "" {
+		for name, value := range m.Trust.Env() {
+			env[name] = value
+		}
 	}
-	env := m.Trust.Env()
 	for name, value := range f.Env {
 		env[name] = value
 	}
 	return env
+}
+
+// whereabouts are what programs written for E2B ask for, as variables and as files.
+func (m Machine) whereabouts(f *Facts) map[string]string {
+	told := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": f.SandboxID}
+	if f.TemplateID != "" {
+		told["E2B_TEMPLATE_ID"] = f.TemplateID
+	}
+	if m.Events != "" {
+		told["E2B_EVENTS_ADDRESS"] = m.Events
+	}
+	return told
 }
 
 // addEntropy credits seed to the kernel's generator and makes it key itself

@@ -50,7 +50,9 @@ func main() {
 		trusted := trust.System("")
 		err := run(settings{
 			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
-			machine: identity.Machine{Kernel: true, Etc: "/etc", BootID: boot.BootID, Trust: &trusted, Env: boot.Environment}, group: group, root: root,
+			machine: identity.Machine{
+				Kernel: true, Etc: "/etc", BootID: boot.BootID, Trust: &trusted, Env: boot.Environment, Run: "/run", Events: "http://" + boot.Gateway,
+			}, group: group, root: root,
 			shutdown: boot.Shutdown,
 		}, func() { boot.Log("%s is ready", version) })
 		boot.Fatal(err)
