@@ -60,8 +60,7 @@ func (h *Handler) compose(w http.ResponseWriter, r *http.Request) error {
 	joined := &concatenation{paths: sources}
 	defer joined.close()
 	if _, _, err := files.Write(destination, joined, nil, user); err != nil {
-		u := upload{length: -1}
-		return u.failure(err, destination)
+		return uploadFailure(err, destination, -1)
 	}
 	for _, source := range sources {
 		os.Remove(source)

@@ -37,7 +37,7 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	u := &upload{at: at, metadata: metadata, length: r.ContentLength, done: []uploaded{}}
+	u := &upload{at: at, metadata: metadata, length: r.ContentLength, catchUp: h.watchers.catchUp, done: []uploaded{}}
 	media, params, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
 	case media == "application/octet-stream" && !at.query.Has("path"):
@@ -81,6 +81,7 @@ type upload struct {
 	at       filePlace
 	metadata map[string]string
 	length   int64 // of the body, -1 if unknown
+	catchUp  func()
 	done     []uploaded
 }
 
@@ -126,18 +127,25 @@ func (u *upload) pathOf(part *multipart.Part) (string, error) {
 }
 
 func (u *upload) write(path string, body io.Reader) error {
+	// Folders first, and watched before there is something in them.
+	if _, _, err := files.MakeDir(filepath.Dir(path), 0o755, u.at.user); err != nil {
+		return uploadFailure(err, path, u.length)
+	}
+	u.catchUp()
 	if err := files.Put(path, body, u.at.user, func(file string) error { return replaceMetadata(file, u.metadata) }); err != nil {
-		return u.failure(err, path)
+		return uploadFailure(err, path, u.length)
 	}
 	u.done = append(u.done, uploaded{Path: path, Name: filepath.Base(path), Type: "file", Metadata: u.metadata})
 	return nil
 }
 
-func (u *upload) failure(err error, path string) error {
+// uploadFailure says why path was not written with a body of length bytes, -1 if
+// that is unknown.
+func uploadFailure(err error, path string, length int64) error {
 	f := fault.From(err)
 	switch {
-	case f.Code == "disk_full" && u.length > 0:
-		return fault.New(http.StatusInsufficientStorage, f.Code, "attempted to write %d bytes: not enough disk space available", u.length)
+	case f.Code == "disk_full" && length > 0:
+		return fault.New(http.StatusInsufficientStorage, f.Code, "attempted to write %d bytes: not enough disk space available", length)
 	case f.Code == "disk_full":
 		return fault.New(http.StatusInsufficientStorage, f.Code, "not enough disk space available")
 	case f.Code == "is_a_directory":

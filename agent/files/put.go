@@ -4,14 +4,13 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"space/agent/accounts"
 )
 
-// Put writes body into the file at path as it comes, and makes it the user's,
-// with the folders that are missing. Unlike Write it changes a file in place:
+// Put writes body into the file at path as it comes, and makes it the user's. The
+// folder must be there. Unlike Write it changes a file in place:
 // whoever watches it or has it open sees just this file written. After an error
 // a new file is gone again, and an old one holds what had come. note is called
 // with the file's path before the content is written.
@@ -23,11 +22,7 @@ func Put(path string, body io.Reader, user accounts.User, note func(path string)
 		if err := regular(path, info); err != nil {
 			return err
 		}
-	case created:
-		if _, err := makeAll(filepath.Dir(path), 0o755, user); err != nil {
-			return err
-		}
-	default:
+	case !created:
 		return explain(err, path)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, DefaultMode)

@@ -19,7 +19,7 @@ from space.settings import search_path
 _BUILD_TIMEOUT_S = 600
 """Ten times what it takes on two idle cores, the standard library included: a first start may share them."""
 
-_FLAGS = ("-trimpath", "-buildvcs=false")
+_FLAGS = ("-trimpath", "-buildvcs=false", "-tags=nethttpomithttp2")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
