@@ -65,10 +65,6 @@ func TestTemplateSaysWhoAndWhere(t *testing.T) {
 	if r := a.run(sh("id -un; pwd")); r.data != "root\n"+folder+"\n" {
 		t.Error(r.data)
 	}
-	templateSays(t, `{"user": "ghost"}`)
-	if p := a.openCall("", "process.Process/Start", shell("true")).rest(); p.fail != "unauthenticated: invalid username: 'ghost'" {
-		t.Error(p)
-	}
 }
 
 func TestDeadlineOfStartKillsTheProcess(t *testing.T) {

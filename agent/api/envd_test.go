@@ -209,10 +209,10 @@ func pid(n int) map[string]any { return map[string]any{"process": map[string]any
 
 // templateSays sets the template's defaults for one test.
 func templateSays(t testing.TB, content string) {
-	old := defaults.File
-	defaults.File = filepath.Join(t.TempDir(), "defaults.json")
-	must(os.WriteFile(defaults.File, []byte(content), 0o644))
-	t.Cleanup(func() { defaults.File = old })
+	old := defaults.Path
+	defaults.Path = filepath.Join(t.TempDir(), "defaults.json")
+	must(os.WriteFile(defaults.Path, []byte(content), 0o644))
+	t.Cleanup(func() { defaults.Path = old })
 }
 
 func TestEnvdAdmitsNobodyWithoutToken(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"space/agent/accounts"
+	"space/agent/content"
 	"space/agent/defaults"
 	"space/agent/fault"
 	"space/agent/layer"
@@ -40,7 +41,7 @@ func (in *Internal) copyIntoLayer(w http.ResponseWriter, r *http.Request, _ stri
 	}
 	written, err := layer.Copy(r.Body, spec)
 	if err != nil {
-		drain(r.Body)
+		content.Drain(r.Body)
 		return err
 	}
 	return writeJSON(w, http.StatusOK, map[string]any{"written": written})

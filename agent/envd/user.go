@@ -26,9 +26,6 @@ func caller(r *http.Request) (accounts.User, error) {
 func lookUp(name string) (accounts.User, error) {
 	user, err := accounts.Resolve(name)
 	if err != nil {
-		if name == "" {
-			name = defaults.Read().User
-		}
 		return user, fault.New(http.StatusUnauthorized, "no_such_user", "invalid username: '%s'", name)
 	}
 	return user, nil

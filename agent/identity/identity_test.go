@@ -64,12 +64,37 @@ func TestTheEnvironmentIsWritten(t *testing.T) {
 				want += name + "=" + value + "\x00"
 			}
 		}
+		want += "E2B_SANDBOX=true\x00E2B_SANDBOX_ID=a\x00"
 		if got := read(t, file); got != want {
 			t.Errorf("%q", got)
 		}
 		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 			t.Error(info, err)
 		}
+	}
+}
+
+// Programs written for E2B find where they are, in variables that the sandbox's
+// own come before, and in files.
+func TestWhereaboutsAreTold(t *testing.T) {
+	run := t.TempDir()
+	id := New(Machine{Run: run, Events: "http://host"})
+	told := facts("a")
+	told.TemplateID, told.Env = "base", map[string]string{"E2B_SANDBOX": "mine"}
+	if warnings, err := id.Apply(told); err != nil || warnings != nil {
+		t.Fatal(warnings, err)
+	}
+	env := id.Env()
+	for name, want := range map[string]string{"SANDBOX": "true", "SANDBOX_ID": "a", "TEMPLATE_ID": "base", "EVENTS_ADDRESS": "http://host"} {
+		if got := read(t, filepath.Join(run, "e2b/.E2B_"+name)); got != want {
+			t.Errorf("%s is %q", name, got)
+		}
+		if name != "SANDBOX" && env["E2B_"+name] != want {
+			t.Errorf("%s is %q", name, env["E2B_"+name])
+		}
+	}
+	if env["E2B_SANDBOX"] != "mine" || len(env) != 4 {
+		t.Error(env)
 	}
 }
 
