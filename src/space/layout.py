@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def egress_gateway_gid(self) -> int:
-        """May connect to `egress_sock`: egress proxy."""
+        """May connect to `decisions_sock` and `egress_sock`: egress proxy."""
         return self.uid_base + 104
 
     @property
@@ -118,8 +118,13 @@ class Layout:
         return self.run_dir / "authz" / "authz.sock"
 
     @property
+    def decisions_sock(self) -> Path:
+        """Egress proxy to gateway: may this leave."""
+        return self.run_dir / "egress" / "decisions.sock"
+
+    @property
     def egress_sock(self) -> Path:
-        """Decisions, certificates and access log of the egress proxy."""
+        """Egress proxy to gateway: certificates, and the log of what ended."""
         return self.run_dir / "egress" / "gateway.sock"
 
     @property

@@ -87,7 +87,12 @@ async def test_each_socket_is_for_its_one_partner(gateway: tuple[Layout, Watched
     ingress = User(layout.ingress_uid, layout.ingress_uid, (layout.ingress_gateway_gid,))
     egress = User(layout.egress_uid, layout.egress_uid, (layout.egress_gateway_gid, layout.egress_redactor_gid))
     redactor = User(layout.redactor_uid, layout.redactor_uid, (layout.redactor_gateway_gid,))
-    partners = {layout.authz_sock: ingress, layout.egress_sock: egress, layout.needles_sock: redactor}
+    partners = {
+        layout.authz_sock: ingress,
+        layout.decisions_sock: egress,
+        layout.egress_sock: egress,
+        layout.needles_sock: redactor,
+    }
     for path, partner in partners.items():
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, partner.groups[0])
     assert stat.S_IMODE(layout.gateway_control_sock.stat().st_mode) == 0o600

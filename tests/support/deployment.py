@@ -129,7 +129,7 @@ class Deployment:
 
     async def down(self) -> None:
         """End it with everything it holds, and keep on disk what makes the next start quick: templates and cache."""
-        done = await asyncio.create_subprocess_exec(SPACE, "down", "--data", str(self.data))
+        done = await asyncio.create_subprocess_exec(SPACE, "down", "--data", str(self.data), env=_inherited())
         async with asyncio.timeout(60):
             assert await done.wait() == 0
         if self._up is not None:

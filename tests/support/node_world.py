@@ -180,7 +180,7 @@ async def gateway(layout: Layout, **settings: object) -> AsyncGenerator[Watched]
         user=User(layout.gateway_uid, layout.gateway_uid),
         netns=netns.path(layout.gateway_netns),
     )
-    sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
+    sockets = (layout.authz_sock, layout.decisions_sock, layout.egress_sock, layout.gateway_control_sock)
     try:
         await eventually(lambda: all(connects(path) for path in sockets))
         yield process

@@ -110,7 +110,7 @@ def gateway(layout: Layout, settings: HostSettings) -> DaemonSpec:
     )
     file = folders.write_settings(layout, "gateway", wish, uid)
     user = User(uid, uid, (layout.ingress_gateway_gid, layout.egress_gateway_gid))
-    sockets = (layout.authz_sock, layout.egress_sock, layout.gateway_control_sock)
+    sockets = (layout.authz_sock, layout.decisions_sock, layout.egress_sock, layout.gateway_control_sock)
     spec = _python(layout, "gateway", file, user, lambda: _accept(*sockets))
     return dataclasses.replace(spec, netns=netns.path(layout.gateway_netns))
 

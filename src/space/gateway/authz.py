@@ -3,37 +3,31 @@
 The address to dial goes back as dynamic metadata, which no header of a client or guest can set.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import cast
 
-import grpc
 from envoy.config.core.v3 import base_pb2
-from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
+from envoy.service.auth.v3 import external_auth_pb2
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 from google.rpc import code_pb2, status_pb2
 
-from space.gateway import ingress
+from space.gateway import ingress, unary
 from space.gateway.slots import SlotMap
 from space.model.errors import SpaceError
 from space.wire.problem import MEDIA_TYPE, headers_of, to_problem
 
-_GRACE_S = 1.0
-"""Decisions take well under a millisecond; a call that is not done by then never will be."""
 
-
-class IngressAuthorization(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc] # generated, untyped
+class IngressAuthorization:
     """Answers for the ingress proxy."""
 
     def __init__(self, slots: SlotMap) -> None:
         self._slots = slots
 
-    async def Check(  # noqa: N802 - the name in the protocol
-        self, request: external_auth_pb2.CheckRequest, _context: object
-    ) -> external_auth_pb2.CheckResponse:
+    async def check(self, question: bytes) -> bytes:
         """Judge one request. An exception here is a refusal: Envoy answers 503 for a check that failed."""
-        http = request.attributes.request.http
+        http = external_auth_pb2.CheckRequest.FromString(question).attributes.request.http
         sandbox = http.headers.get("x-space-sandbox", "")
         match ingress.decide(self._slots, sandbox, http.method, http.path):
             case ingress.Allow(dial):
@@ -42,20 +36,21 @@ class IngressAuthorization(external_auth_pb2_grpc.AuthorizationServicer):  # typ
                 return denied(error)
 
 
-def _allowed(dial: str) -> external_auth_pb2.CheckResponse:
+def _allowed(dial: str) -> bytes:
     metadata = struct_pb2.Struct(fields={"dst": struct_pb2.Value(string_value=dial)})
-    return external_auth_pb2.CheckResponse(
+    answer = external_auth_pb2.CheckResponse(
         status=status_pb2.Status(code=code_pb2.OK),
         # Envoy looks for a route again, now that the metadata is there, only when some header was changed too
         ok_response=external_auth_pb2.OkHttpResponse(headers_to_remove=["x-space-sandbox"]),
         dynamic_metadata=metadata,
     )
+    return cast("bytes", answer.SerializeToString())
 
 
-def denied(error: SpaceError) -> external_auth_pb2.CheckResponse:
+def denied(error: SpaceError) -> bytes:
     """Return the refusal that carries an error as the answer."""
     headers = {"content-type": MEDIA_TYPE, **headers_of(error)}
-    return external_auth_pb2.CheckResponse(
+    answer = external_auth_pb2.CheckResponse(
         status=status_pb2.Status(code=code_pb2.PERMISSION_DENIED),
         denied_response=external_auth_pb2.DeniedHttpResponse(
             status=http_status_pb2.HttpStatus(code=error.status),
@@ -66,19 +61,9 @@ def denied(error: SpaceError) -> external_auth_pb2.CheckResponse:
             body=to_problem(error).model_dump_json(),
         ),
     )
+    return cast("bytes", answer.SerializeToString())
 
 
-@asynccontextmanager
-async def serving(socket: Path, slots: SlotMap) -> AsyncGenerator[None]:
-    """Serve decisions on a unix socket while the context lasts. The umask decides who may connect.
-
-    gRPC removes a socket file that an earlier process left there.
-    """
-    server = grpc.aio.server()
-    external_auth_pb2_grpc.add_AuthorizationServicer_to_server(IngressAuthorization(slots), server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop(_GRACE_S)
+def serving(socket: Path, slots: SlotMap) -> AbstractAsyncContextManager[None]:
+    """Serve decisions on a unix socket while the context lasts."""
+    return unary.serving(socket, IngressAuthorization(slots).check)

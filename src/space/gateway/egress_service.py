@@ -1,4 +1,4 @@
-"""What the egress proxy asks over gRPC, on a socket of its own: decisions, certificates, and the log of what ended.
+"""What the egress proxy asks over gRPC: decisions on one socket, and on another certificates and the log of what ended.
 
 The identity of a request is the connection's (source address, dialled address, TLS name, chain); of its headers only
 what the upstream will see anyway plays a part.
@@ -8,15 +8,17 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import grpc
 from envoy.config.core.v3 import base_pb2
 from envoy.service.accesslog.v3 import als_pb2_grpc
-from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
+from envoy.service.auth.v3 import external_auth_pb2
 from envoy.service.secret.v3 import sds_pb2_grpc
 from google.protobuf import struct_pb2
 from google.rpc import code_pb2, status_pb2
 
+from space.gateway import unary
 from space.gateway.accesslog import AccessLog
 from space.gateway.authz import denied
 from space.gateway.certs import Certificates
@@ -31,17 +33,15 @@ _OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 log = logger()
 
 
-class EgressAuthorization(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc] # generated, untyped
+class EgressAuthorization:
     """Answers for the egress proxy."""
 
     def __init__(self, egress: Egress, certificates: Certificates) -> None:
         self._egress, self._certificates = egress, certificates
 
-    async def Check(  # noqa: N802 - the name in the protocol
-        self, request: external_auth_pb2.CheckRequest, _context: object
-    ) -> external_auth_pb2.CheckResponse:
+    async def check(self, question: bytes) -> bytes:
         """Judge one request. An exception here is a refusal: Envoy answers 503 for a check that failed."""
-        asked, headers = _read(request.attributes)
+        asked, headers = _read(external_auth_pb2.CheckRequest.FromString(question).attributes)
         try:
             let = await self._egress.decide(asked, headers)
         except SpaceError as error:
@@ -78,7 +78,7 @@ def _read(attributes: object) -> tuple[Asked, dict[str, list[str]]]:
     return asked, {name: values for name, values in headers.items() if not name.startswith(":")}
 
 
-def _let(let: Let) -> external_auth_pb2.CheckResponse:
+def _let(let: Let) -> bytes:
     headers = {":authority": let.authority, **let.injection.headers}
     if let.injection.path is not None:
         headers[":path"] = let.injection.path
@@ -94,7 +94,7 @@ def _let(let: Let) -> external_auth_pb2.CheckResponse:
         headers |= {"x-space-redact": "1", "accept-encoding": "identity"}  # an encoded answer could not be searched
         remove += ["range", "if-range"]  # nor could one in slices
         fields["redact"] = struct_pb2.Value(string_value=let.redact)
-    return external_auth_pb2.CheckResponse(
+    answer = external_auth_pb2.CheckResponse(
         status=status_pb2.Status(code=code_pb2.OK),
         ok_response=external_auth_pb2.OkHttpResponse(
             headers=[
@@ -105,21 +105,22 @@ def _let(let: Let) -> external_auth_pb2.CheckResponse:
         ),
         dynamic_metadata=struct_pb2.Struct(fields=fields),
     )
+    return cast("bytes", answer.SerializeToString())
 
 
 @asynccontextmanager
 async def serving(
-    socket: Path, egress: Egress, certificates: Certificates, access_log: AccessLog
+    decisions: Path, others: Path, egress: Egress, certificates: Certificates, access_log: AccessLog
 ) -> AsyncGenerator[None]:
-    """Serve the egress proxy on a unix socket while the context lasts. The umask decides who may connect."""
-    # names are asked for in one stream each, and requests in flight are many; Envoy bounds both
+    """Serve the egress proxy on two unix sockets while the context lasts. The umask decides who may connect."""
+    # names are asked for in one stream each; Envoy bounds them
     server = grpc.aio.server(options=[("grpc.max_concurrent_streams", 65536)])
-    external_auth_pb2_grpc.add_AuthorizationServicer_to_server(EgressAuthorization(egress, certificates), server)
     sds_pb2_grpc.add_SecretDiscoveryServiceServicer_to_server(certificates, server)
     als_pb2_grpc.add_AccessLogServiceServicer_to_server(access_log, server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop(_GRACE_S)
+    server.add_insecure_port(f"unix:{others}")
+    async with unary.serving(decisions, EgressAuthorization(egress, certificates).check):
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(_GRACE_S)

@@ -53,7 +53,8 @@ async def _serve(settings: GatewaySettings) -> None:
     parts = control.Parts(slots, guests, orders, certificates, egress.asking, raw, audit)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(authz.serving(layout.authz_sock, slots))
-        await stack.enter_async_context(egress_service.serving(layout.egress_sock, egress, certificates, log))
+        ours = egress_service.serving(layout.decisions_sock, layout.egress_sock, egress, certificates, log)
+        await stack.enter_async_context(ours)
         await stack.enter_async_context(relay.serving(raw))
         await stack.enter_async_context(dns_server.serving(lookup.answer))
         async with asyncio.TaskGroup() as group:

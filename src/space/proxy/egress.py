@@ -325,7 +325,8 @@ def config(layout: Layout, roots: Path) -> str:
         _upstream_tls("up_tls", roots, _BY_ALPN),
         _upstream_tls("up_tls_h1", roots, _HTTP1),
         _upstream("up_plain"),
-        *(_local(name, layout.egress_sock) for name in ("authz", "certificates", "log")),
+        _local("authz", layout.decisions_sock),
+        *(_local(name, layout.egress_sock) for name in ("certificates", "log")),
         _local("redactor", layout.redactor_sock),
     ]
     return parts.document([listener], clusters, _HEAP_MIB, node="egress")
