@@ -5,6 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,16 +32,17 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure that is to be at most `limit`. Nothing fails when it is not: machines differ, and so do their days."""
+    """A figure that is to be at most, or at least, `limit`. Nothing fails when it is not: machines and days differ."""
 
     text: str
     value: float
     limit: float
+    side: Literal["at most", "at least"] = "at most"
 
     @property
     def met(self) -> bool:
         """Whether it was reached."""
-        return self.value <= self.limit
+        return self.value <= self.limit if self.side == "at most" else self.value >= self.limit
 
 
 class Taken:

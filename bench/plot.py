@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import Line
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 _DPI = 130
 _BAR_COLOUR, _MARK_COLOUR = "#7ba4cc", "#303030"
 _ROOM_FOR_TEXT = 4.0
+_WHOLE = 10
+"""From here on decimals say nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,18 +36,38 @@ class Curves:
     logarithmic: bool = False
 
 
-Chart = Bars | Curves
+@dataclasses.dataclass(frozen=True, slots=True)
+class Panels:
+    """Several pictures of bars below each other, each with a unit of its own."""
+
+    title: str
+    panels: Sequence[Bars]
+
+
+Chart = Bars | Curves | Panels
 
 
 def draw(chart: Chart, path: Path) -> None:
     """Write the picture as PNG."""
-    figure = _bars(chart) if isinstance(chart, Bars) else _curves(chart)
+    figure = _curves(chart) if isinstance(chart, Curves) else _bars(chart)
     figure.savefig(path, dpi=_DPI)
 
 
-def _bars(chart: Bars) -> Figure:
-    figure = Figure(figsize=(10, 1.5 + 0.4 * len(chart.lines)), layout="constrained")
-    axes = figure.subplots()
+def _bars(chart: Bars | Panels) -> Figure:
+    panels = [chart] if isinstance(chart, Bars) else chart.panels
+    heights = [1.0 + 0.4 * len(panel.lines) for panel in panels]
+    figure = Figure(figsize=(10, 0.5 + sum(heights)), layout="constrained")
+    subplots = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
+    for panel, (axes,) in zip(panels, subplots, strict=True):
+        _draw_bars(axes, panel)
+    handles, labels = subplots[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower right", ncols=3, fontsize=8)
+    if isinstance(chart, Panels):
+        figure.suptitle(chart.title)
+    return figure
+
+
+def _draw_bars(axes: Axes, chart: Bars) -> None:
     lines = list(reversed(chart.lines))  # the first on top
     places = range(len(lines))
     axes.barh(places, [line.p50 for line in lines], color=_BAR_COLOUR, height=0.6, label="p50")
@@ -52,8 +75,9 @@ def _bars(chart: Bars) -> Figure:
     axes.plot([line.p99 for line in lines], places, ">", color=_MARK_COLOUR, markersize=5, label="p99")
     for place, line in zip(places, lines, strict=True):
         ratio = "" if line.ratio is None else f", {line.ratio:.2f} x floor"
+        shown = f"{line.p50:.0f}" if line.p50 >= _WHOLE else f"{line.p50:.2f}"
         axes.annotate(
-            f"{line.p50:.0f}{ratio}",
+            f"{shown}{ratio}",
             (line.p99, place),
             xytext=(8, 0),
             textcoords="offset points",
@@ -66,8 +90,6 @@ def _bars(chart: Bars) -> Figure:
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlabel(lines[0].unit)
     axes.set_title(chart.title)
-    figure.legend(loc="outside lower right", ncols=3, fontsize=8)
-    return figure
 
 
 def _curves(chart: Curves) -> Figure:

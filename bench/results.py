@@ -32,13 +32,15 @@ class Outcome:
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
-def machine(bench: Bench) -> dict[str, object]:
-    """Return what figures depend on."""
+def host() -> dict[str, object]:
+    """Return what any figure depends on."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "cores": os.cpu_count(),
-        "memory_gib": round(memory / 1024**3, 1),
-        "kernel": platform.release(),
+    return {"cores": os.cpu_count(), "memory_gib": round(memory / 1024**3, 1), "kernel": platform.release()}
+
+
+def machine(bench: Bench) -> dict[str, object]:
+    """Return what figures of sandboxes depend on."""
+    return host() | {
         "vmm": f"{bench.info.driver} {bench.info.vmm_version}",
         "accelerator": bench.info.accelerator,
         "space": space.__version__,
@@ -95,7 +97,7 @@ def _number(value: float) -> str:
 
 def _remarks(outcome: Outcome) -> list[str]:
     goals = [
-        f"goal {'met' if goal.met else 'MISSED'}: {goal.text}: {_number(goal.value)}, at most {_number(goal.limit)}"
+        f"goal {'met' if goal.met else 'MISSED'}: {goal.text}: {_number(goal.value)}, {goal.side} {_number(goal.limit)}"
         for goal in outcome.goals
     ]
     errors = [f"ERROR, {count} times: {text}" for text, count in outcome.errors.items()]
