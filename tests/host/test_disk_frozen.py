@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import json
 import os
 import secrets
 import shutil
@@ -12,14 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from space.disk import area, frozen
+from space.disk import area, chunks, copies, frozen
 from space.disk.frozen import Frozen, Manifest
+from space.disk.settlement import settle
+from space.disk.verification import verify
 from space.layout import Layout
 from space.model.errors import SnapshotDamaged
 from space.worker.settler import Settler
 
 MIB = 1024**2
-CHUNK = 64 * 1024
+CHUNK = chunks.CHUNK_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +66,19 @@ def _read(made: Frozen) -> Manifest:
 
 
 async def test_settling_stores_memory_as_it_was_and_can_be_done_again(stored: Frozen) -> None:
-    settled = await frozen.settle(stored)
+    settled = await settle(stored)
     assert settled.digests is not None
     assert set(settled.digests) == {"disk", "memory", "state"}
     assert stored.stored_memory.read_bytes() == stored.hot_memory.read_bytes()
     assert stored.stored_memory.stat().st_blocks * 512 < 4 * MIB, "holes were stored as zeros"
-    assert await frozen.settle(stored) == settled
-    await frozen.verify(stored, settled)
+    assert await settle(stored) == settled
+    await verify(stored, settled)
 
 
 @pytest.mark.parametrize("part", ["disk", "memory", "state"])
 @pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
 async def test_harm_to_any_part_is_told(stored: Frozen, part: str, harm: str) -> None:
-    settled = await frozen.settle(stored)
+    settled = await settle(stored)
     path = {"disk": stored.disk, "memory": stored.stored_memory, "state": stored.state}[part]
     stored.hot_memory.unlink()
     with path.open("r+b") as file:
@@ -87,28 +90,28 @@ async def test_harm_to_any_part_is_told(stored: Frozen, part: str, harm: str) ->
     if harm == "remove":
         path.unlink()
     with pytest.raises(SnapshotDamaged, match=part):
-        await frozen.verify(stored, settled)
+        await verify(stored, settled)
 
 
 async def test_memory_comes_from_storage_when_the_hot_file_was_given_up(stored: Frozen, layout: Layout) -> None:
-    await frozen.settle(stored)
+    await settle(stored)
     before = stored.hot_memory.read_bytes()
     stored.hot_memory.unlink()
     target = layout.memory_area / "again"
-    await frozen.clone_memory(stored, target)
+    await copies.clone_memory(stored, target)
     assert target.read_bytes() == before
 
 
 async def test_a_copy_and_a_renamed_one_are_whole(stored: Frozen, layout: Layout) -> None:
     copy = Frozen(layout, f"f-{secrets.token_hex(10)}")
-    await frozen.copy(stored, copy, memory=True)
+    await copies.copy(stored, copy, memory=True)
     frozen.commit(copy, _read(stored).model_copy(update={"name": copy.name}))
-    settled = await frozen.settle(copy)
+    settled = await settle(copy)
     target = Frozen(layout, f"t-{secrets.token_hex(10)}-1-32")
     frozen.rename(copy, target, settled)
     assert frozen.read(copy) is None
     assert _read(target).name == target.name
-    await frozen.verify(target, _read(target))
+    await verify(target, _read(target))
     assert target.hot_memory.read_bytes() == stored.hot_memory.read_bytes()
 
 
@@ -131,9 +134,9 @@ def test_a_manifest_that_makes_no_sense_is_damage(stored: Frozen) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5 * CHUNK), st.binary(min_size=1, max_size=300)), max_size=6))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_digest_tells_content_and_nothing_else(tmp_path: Path, writes: list[tuple[int, bytes]]) -> None:
+def test_a_digest_tells_content_and_nothing_else(layout: Layout, writes: list[tuple[int, bytes]]) -> None:
     """Holes and written zeros are the same; one other byte is not."""
-    holes, zeros = tmp_path / "holes", tmp_path / "zeros"
+    holes, zeros = layout.disk_area / "holes", layout.disk_area / "zeros"
     size = 6 * CHUNK
     zeros.write_bytes(bytes(size))
     holes.write_bytes(b"")
@@ -143,13 +146,20 @@ def test_a_digest_tells_content_and_nothing_else(tmp_path: Path, writes: list[tu
             for offset, data in writes:
                 file.seek(offset)
                 file.write(data)
-    assert frozen.digest(holes) == frozen.digest(zeros)
+    assert _digest(holes) == _digest(zeros)
     with zeros.open("r+b") as file:
         file.seek(3 * CHUNK)
         byte = file.read(1)
         file.seek(3 * CHUNK)
         file.write(bytes([byte[0] ^ 1]))
-    assert frozen.digest(holes) != frozen.digest(zeros)
+    assert _digest(holes) != _digest(zeros)
+
+
+def _digest(path: Path) -> str:
+    table, _ = chunks.take(path)
+    assert not chunks.damaged(path, table)
+    assert chunks.decode(b"xyz" + table.encode(), 3) == (table, 3 + len(table.encode()))
+    return table.digest
 
 
 async def test_one_that_cannot_be_settled_holds_up_no_other(stored: Frozen, layout: Layout) -> None:
@@ -159,10 +169,49 @@ async def test_one_that_cannot_be_settled_holds_up_no_other(stored: Frozen, layo
     frozen.commit(broken, _read(stored).model_copy(update={"name": broken.name}))
     settled = asyncio.Event()
     settler = Settler()
-    settler.add(broken, pytest.fail)
-    settler.add(stored, settled.set)
+    settler.add(broken, (), pytest.fail)
+    settler.add(stored, (), settled.set)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         works = group.create_task(settler.run())
         await settled.wait()
         works.cancel()
     assert _read(stored).digests is not None
+
+
+async def test_what_could_not_be_settled_is_tried_again(stored: Frozen) -> None:
+    """It was not before the worker was started anew."""
+    away = stored.hot_memory.with_name("away")
+    stored.hot_memory.rename(away)
+    settled = asyncio.Event()
+    settler = Settler(first_retry_s=0.01)
+    settler.add(stored, (), settled.set)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        works = group.create_task(settler.run())
+        while settler.failures < 2:
+            await asyncio.sleep(0.01)
+        away.rename(stored.hot_memory)
+        await settled.wait()
+        works.cancel()
+    await verify(stored, _read(stored))
+
+
+async def test_what_was_dropped_after_a_failure_is_not_tried_again(stored: Frozen) -> None:
+    stored.hot_memory.unlink()
+    settler = Settler(first_retry_s=0.01)
+    settler.add(stored, (), pytest.fail)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        works = group.create_task(settler.run())
+        while settler.failures < 2:
+            await asyncio.sleep(0.01)
+        await settler.drop(stored)
+        assert settler.empty
+        works.cancel()
+    assert frozen.is_gone(stored)
+
+
+def test_one_of_an_older_form_counts_as_not_settled(stored: Frozen) -> None:
+    """Digests of whole files, as they were before tables: it is settled again, and stays what it is."""
+    older = _read(stored).model_dump(mode="json") | {"digests": {"disk": "0" * 64}}
+    del older["form"]
+    stored.manifest_file.write_text(json.dumps(older))
+    assert _read(stored).digests is None

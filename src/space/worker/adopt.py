@@ -9,8 +9,6 @@ deleting          finished
 failed            rests until it is deleted
 """
 
-import functools
-
 from space.disk import frozen as storage
 from space.model.errors import SandboxFailed, Unavailable
 from space.telemetry import logger
@@ -23,7 +21,7 @@ from space.worker.machine import Machine
 from space.worker.records import Entry, VmRecord
 from space.worker.stock import Stock
 from space.worker.stopping import freeze, go_on, stop_vcpus
-from space.worker.storing import leave_for_storage, note_settled
+from space.worker.storing import have_settled, leave_for_storage
 
 log = logger()
 
@@ -45,15 +43,10 @@ async def adopt(host: Host, stock: Stock, fleet: Fleet) -> None:
                 fleet.carry_on(machine, machine.carry_on())
             case _:
                 await _take_over(host, fleet, machine, entry)
-        _settle(stock, machine)
-
-
-def _settle(stock: Stock, machine: Machine) -> None:
-    """Have its last suspension made durable; that of one that runs too, so that its hot memory can give way."""
-    generation = machine.entry.generation
-    frozen = machine.holding.stored(generation)
-    if frozen.manifest_file.exists():
-        stock.settler.add(frozen, functools.partial(note_settled, machine.holding, generation))
+        # that of one that runs too, so that its hot memory can give way
+        generation = machine.entry.generation
+        if not storage.is_gone(machine.holding.stored(generation)):
+            have_settled(machine.holding, generation)
 
 
 async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> None:

@@ -19,6 +19,7 @@ from space.worker.ledger import Ledger
 from space.worker.records import Entry, Spare, VmRecord
 from space.worker.settler import Settler
 from space.worker.shelf import Shape, Shelf
+from space.worker.shelf_check import watch_over
 from space.worker.stock import Stock
 from space.worker.warm_pool import WarmPool
 
@@ -40,6 +41,7 @@ class Worker:
             self.host.pool.run(),
             self.stock.settler.run(),
             self.stock.shelf.run(),
+            watch_over(self.host.layout),
             self.stock.spares.run(),
         ]
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from space.disk import frozen as storage
-from space.disk import rootfs
+from space.disk import copies, rootfs
 from space.disk.frozen import Frozen
 from space.guest import agent
 from space.host import netns
@@ -122,7 +121,7 @@ class GuestVm:
         """
         rootfs.make_folder(self.memory.parent)
         await together(
-            self._take_slot(), rootfs.clone(source.disk, self.disk), storage.clone_memory(source, self.memory)
+            self._take_slot(), rootfs.clone(source.disk, self.disk), copies.clone_memory(source, self.memory)
         )
         await self._run(template, source.state)
 

@@ -10,10 +10,12 @@ import datetime as dt
 
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen, Manifest
+from space.disk.settlement import settle
 from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
 from space.image import catalog
 from space.image.catalog import TemplateFiles
+from space.layout import Layout
 from space.model.errors import BuildFailed, SpaceError
 from space.model.ids import TemplateDigest, new_id
 from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
@@ -49,6 +51,10 @@ class Shape:
         """The name of its frozen VM."""
         return f"{self.prefix}{self.vcpus}-{self.memory_mib}"
 
+    def frozen(self, layout: Layout) -> Frozen:
+        """Return where it lies, whether there is one or not."""
+        return Frozen(layout, self.name)
+
 
 def default_shape(template: str) -> Shape:
     """Return a template at the size that a create has where it asks for none."""
@@ -66,13 +72,14 @@ class Shelf:
 
     def find(self, template: str, vcpus: int, memory_mib: int) -> Frozen | None:
         """Return the frozen VM of a template at a size, where there is one that this host can take up."""
-        frozen = Frozen(self._host.layout, Shape(template, vcpus, memory_mib).name)
+        frozen = Shape(template, vcpus, memory_mib).frozen(self._host.layout)
         try:
             manifest = storage.read(frozen)
         except SpaceError as error:
             log.warning("template_snapshot_damaged", snapshot=frozen.name, error=str(error))
             return None
-        fits = manifest is not None and manifest.digests is not None and manifest.vmm == self._host.vmm
+        whole = manifest is not None and manifest.digests is not None and frozen.digests_file.exists()
+        fits = whole and manifest is not None and manifest.vmm == self._host.vmm
         return frozen if fits and (frozen.hot_memory.exists() or frozen.stored_memory.exists()) else None
 
     def keeps_state(self, template: str) -> bool:
@@ -113,11 +120,11 @@ class Shelf:
                 return found
             files = catalog.find(self._host.layout, TemplateDigest(template))
             shape = Shape(template, vcpus, memory_mib)
-            target = Frozen(self._host.layout, shape.name)
+            target = shape.frozen(self._host.layout)
             guest = GuestVm.fresh(self._host, vcpus, memory_mib, _unrecorded)
             try:
                 await self._freeze(guest, files, target, shape)
-                await storage.settle(target)
+                await settle(target)
             except (Died, VmmError, AgentError, AgentSilent) as error:
                 await asyncio.to_thread(storage.discard, target)
                 raise BuildFailed(f"The template did not come up: {error}") from error
@@ -126,7 +133,6 @@ class Shelf:
                 raise
             finally:
                 await guest.end()
-            target.stored_memory.unlink(missing_ok=True)  # clones map the hot one; it can be made again
             log.info("template_snapshot_made", snapshot=target.name)
             return target
 

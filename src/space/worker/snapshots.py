@@ -9,6 +9,7 @@ from pathlib import Path
 from space.disk import frozen as storage
 from space.disk import rootfs
 from space.disk.frozen import Frozen
+from space.disk.settlement import settle
 from space.host import files
 from space.image import catalog
 from space.layout import Layout
@@ -24,7 +25,7 @@ async def publish(layout: Layout, copy: Frozen, entry: Entry, name: str) -> Temp
     Its digest is of what is in it and of the size it wants, so one content has one digest.
     """
     began = dt.datetime.now(dt.UTC)
-    settled = await storage.settle(copy)
+    settled = await settle(copy, (Shape(entry.template, entry.vcpus, entry.memory_mib).frozen(layout),))
     assert settled.digests is not None
     parts = [f"{part}={found}" for part, found in sorted(settled.digests.items())]
     text = " ".join([*parts, settled.template, str(settled.vcpus), str(settled.memory_mib), settled.vmm])

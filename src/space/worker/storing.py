@@ -10,14 +10,17 @@ import functools
 import time
 from collections.abc import Awaitable
 
+from space.disk import copies
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen, Manifest
+from space.disk.verification import verify
 from space.image.catalog import TemplateFiles
 from space.model.errors import BootFailed, Conflict, SnapshotDamaged, SnapshotUnfit, SpaceError, StorageFull
 from space.telemetry import logger
 from space.wire.agent import FreezeReason, FreezeWish
 from space.worker.guest_vm import Died, GuestVm, Identity
 from space.worker.holding import Holding
+from space.worker.shelf import Shape
 from space.worker.starting import boot
 from space.worker.stopping import freeze, go_on, resume, run_vcpus, stop_vcpus
 
@@ -79,10 +82,16 @@ async def leave_for_storage(h: Holding, guest: GuestVm, generation: int, *, memo
     await guest.end()
     h.write(state="suspended", reason=None, vm=None, generation=generation, durable=False, synced=True)
     log.info("sandbox_suspended", sandbox=h.sandbox, generation=generation, memory=memory)
-    h.stock.settler.add(h.stored(generation), functools.partial(note_settled, h, generation))
+    have_settled(h, generation)
 
 
-def note_settled(h: Holding, generation: int) -> None:
+def have_settled(h: Holding, generation: int) -> None:
+    """Have a committed suspension made durable, in the background."""
+    bases = (h.stored(generation - 1), Shape(h.entry.template, h.entry.vcpus, h.entry.memory_mib).frozen(h.host.layout))
+    h.stock.settler.add(h.stored(generation), bases, functools.partial(_note_settled, h, generation))
+
+
+def _note_settled(h: Holding, generation: int) -> None:
     """Record that a suspension would survive a loss of power; those before are no longer needed."""
     if h.entry.state == "suspended" and h.entry.generation == generation:
         h.write(durable=True, synced=True)
@@ -125,7 +134,7 @@ async def _bring_back(
     h: Holding, identity: Identity, template: TemplateFiles, source: Frozen, manifest: Manifest
 ) -> None:
     if not manifest.with_memory:
-        await storage.verify(source, manifest)
+        await verify(source, manifest)
         await boot(h, identity, template, source.disk)
         return
     if manifest.vmm != h.host.vmm:
@@ -136,7 +145,7 @@ async def _bring_back(
     async with h.host.starts:
         guest = h.new_guest()
         async with asyncio.TaskGroup() as group:  # on one core the files are read, on the other the VM starts
-            check = group.create_task(_outcome(storage.verify(source, manifest)))
+            check = group.create_task(_outcome(verify(source, manifest)))
             start = group.create_task(_outcome(guest.start(template, source)))
         for error in (check.result(), start.result()):
             if error is not None:
@@ -179,8 +188,8 @@ async def _copy_stored(h: Holding, target: Frozen, *, memory: bool) -> Manifest:
             "The sandbox was suspended with its memory, which holds what it had not yet written to its disk; copy it "
             "with memory, or restore it first."
         )
-    await storage.verify(source, manifest)
-    await storage.copy(source, target, memory=memory)
+    await verify(source, manifest)
+    await copies.copy(source, target, memory=memory)
     copied = _manifest(h, target, 0, memory=memory)
     storage.commit(target, copied)
     return copied
