@@ -104,7 +104,7 @@ def argv(
         "-chardev", f"socket,id=qmp,fd={qmp_fd},server=on,wait=off", "-mon", "chardev=qmp,mode=control",
         "-kernel", KERNEL, "-initrd", INITRD, "-append", kernel_command_line(accelerator, log_level),
         # a write that fails (the host is full) stops the VM; the guest never sees an error that room would cure
-        "-drive", f"if=none,id=d0,file={DISK},format=raw,cache=writeback,discard=unmap,werror=stop,rerror=report",
+        "-drive", f"if=none,id=d0,file={DISK},format=raw,cache=unsafe,discard=unmap,werror=stop,rerror=report",
         "-device", "virtio-blk-device,drive=d0",
         *network,
         "-object", "rng-builtin,id=rng0", "-device", "virtio-rng-device,rng=rng0,max-bytes=4096,period=100",
