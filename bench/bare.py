@@ -24,6 +24,7 @@ from bench.figures import ms_since
 
 from space.disk.frozen import Frozen
 from space.guest import agent
+from space.guest.line import Line
 from space.host import command, files, netns
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
@@ -218,7 +219,7 @@ async def _initialise(vm: BareVm, name: str, reason: Reason) -> None:
         reason=reason,
     )
     async with asyncio.timeout(_START_S):
-        await first(agent.initialise(vm.netns, init), _ended(vm.pid))
+        await first(agent.initialise(Line(vm.netns), init), _ended(vm.pid))
 
 
 async def _ended(pid: int) -> NoReturn:

@@ -1,15 +1,17 @@
 """The first words with an agent: whatever answers in its place costs one sandbox, not the worker."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import secrets
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from space.guest.agent import GUEST_ADDRESS, AgentError, initialise
+from space.guest.agent import AgentError, initialise
+from space.guest.line import GUEST_ADDRESS, Line
 from space.host import command, netns
 from space.wire.agent import AgentInit
 from space.wire.gateway import AGENT_INTERNAL_PORT
@@ -53,7 +55,71 @@ async def test_an_answer_without_end_is_given_up(guest: Path, said: bytes) -> No
     try:
         async with asyncio.timeout(_DEADLINE_S):
             with pytest.raises(AgentError, match="too long"):
-                await initialise(guest, _INIT)
+                await initialise(Line(guest), _INIT)
     finally:
         flooding.kill()
         flooding.join()
+
+
+@contextlib.asynccontextmanager
+async def _agent(guest: Path, *, then: bytes = b"", hang_up: bool = False) -> AsyncIterator[list[int]]:
+    """Answer every request with its connection's number; `then` is said unasked after it. Yields how many there were on
+    each."""
+    counts: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(counts)
+        counts.append(0)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                counts[number] += 1
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d" % number + then)
+                await writer.drain()
+                if hang_up:
+                    break
+        writer.close()
+
+    listening = netns.inside(guest, lambda: socket.create_server((GUEST_ADDRESS, AGENT_INTERNAL_PORT)))
+    async with await asyncio.start_server(serve, sock=listening):
+        yield counts
+
+
+async def test_a_connection_is_kept_between_requests(guest: Path) -> None:
+    async with _agent(guest) as counts, asyncio.timeout(_DEADLINE_S):
+        line = Line(guest)
+        assert [await line.request("GET", "/", b"") for _ in range(3)] == [(200, b"0")] * 3
+        assert counts == [3]
+        assert await line.request("GET", "/", b"", keep=False) == (200, b"0")
+        assert await line.request("GET", "/", b"") == (200, b"1")
+        line.close()
+
+
+async def test_requests_at_once_have_a_connection_each_and_one_is_kept(guest: Path) -> None:
+    async with _agent(guest) as counts, asyncio.timeout(_DEADLINE_S):
+        line = Line(guest)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(line.request("GET", "/", b""))
+        await line.request("GET", "/", b"")
+        assert sorted(counts) == [1, 1, 2]
+        line.close()
+
+
+async def test_a_connection_that_the_guest_ended_is_not_used_again(guest: Path) -> None:
+    async with _agent(guest, hang_up=True) as counts, asyncio.timeout(_DEADLINE_S):
+        line = Line(guest)
+        for number in range(4):
+            assert await line.request("GET", "/", b"") == (200, b"%d" % number)
+        assert counts == [1] * 4
+        line.close()
+
+
+async def test_an_answer_before_its_request_is_not_taken_for_it(guest: Path) -> None:
+    """Else a guest could have said yes to what it was not yet asked."""
+    async with _agent(guest, then=b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!") as counts:
+        line = Line(guest)
+        async with asyncio.timeout(_DEADLINE_S):
+            assert [(await line.request("GET", "/", b""))[1] for _ in range(3)] == [b"0", b"1", b"2"]
+        assert counts == [1] * 3
+        line.close()

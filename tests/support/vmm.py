@@ -21,6 +21,7 @@ from pathlib import Path
 
 from space.disk import area
 from space.guest import agent
+from space.guest.line import Line
 from space.host import command, files, netns
 from space.image import build, catalog
 from space.layout import Layout
@@ -128,7 +129,7 @@ class Machine:
             entropy=base64.b64encode(secrets.token_bytes(64)).decode(),
         )
         async with asyncio.timeout(timeout_s):
-            await agent.initialise(self.place, init)
+            await agent.initialise(Line(self.place), init)
         return time.monotonic() - began
 
     async def health(self) -> int:

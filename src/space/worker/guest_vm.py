@@ -17,6 +17,7 @@ from typing import TypeVar
 from space.disk import copies, rootfs
 from space.disk.frozen import Frozen
 from space.guest import agent
+from space.guest.line import Line
 from space.host import netns
 from space.host.command import CommandError
 from space.host.process import boot_id
@@ -60,6 +61,7 @@ class GuestVm:
     def __init__(self, host: Host, record: VmRecord, note: Callable[[VmRecord], None], vm: Vm | None = None) -> None:
         self._host, self.record, self._note = host, record, note
         self._vm = vm
+        self._line: Line | None = None
 
     @classmethod
     def fresh(cls, host: Host, vcpus: int, memory_mib: int, note: Callable[[VmRecord], None]) -> "GuestVm":
@@ -96,9 +98,11 @@ class GuestVm:
         return slots.describe(self._host.layout, self.record.slot)
 
     @property
-    def netns(self) -> Path:
-        """The network namespace of its slot, from which its agent is dialled."""
-        return netns.path(self.slot.netns)
+    def line(self) -> Line:
+        """The way to its agent, from its slot's network namespace."""
+        if self._line is None:
+            self._line = Line(netns.path(self.slot.netns))
+        return self._line
 
     def hand_over(self, note: Callable[[VmRecord], None]) -> None:
         """Change the owner: from now on `note` is told."""
@@ -171,7 +175,7 @@ class GuestVm:
         )
         try:
             async with asyncio.timeout(timeout_s):
-                await self.unless_dead(agent.initialise(self.netns, init))
+                await self.unless_dead(agent.initialise(self.line, init))
         except TimeoutError as error:
             raise Died(f"its agent gave no answer within {timeout_s:g} s", await self.console()) from error
         except agent.AgentError as error:
@@ -220,6 +224,7 @@ class GuestVm:
 
     async def kill(self) -> None:
         """End the VMM; its files and slot stay. Twice is once."""
+        self._hang_up()
         if self._vm is not None:
             await self._vm.kill()
 
@@ -234,8 +239,13 @@ class GuestVm:
 
     def release(self) -> None:
         """Let go of the VMM and leave it running: the worker is about to stop."""
+        self._hang_up()
         if self._vm is not None:
             self._vm.release()
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
 
     def _tell(self, **changes: object) -> None:
         self.record = self.record.model_copy(update=changes)

@@ -174,7 +174,7 @@ class Machine:
         if guest is None or self.entry.state != "running":
             raise Conflict(f"The sandbox is {self.entry.state}.", code=f"sandbox_{self.entry.state}")
         try:
-            told = await agent.activity(guest.netns, stopping.AGENT_S)
+            told = await agent.activity(guest.line, stopping.AGENT_S)
         except (AgentError, AgentSilent) as error:
             raise Unavailable("The sandbox's agent does not answer.") from error
         return Activity(

@@ -139,10 +139,10 @@ class Shelf:
     async def _freeze(self, guest: GuestVm, files: TemplateFiles, target: Frozen, shape: Shape) -> None:
         await asyncio.to_thread(storage.begin, target)
         await guest.boot(files, files.rootfs, Identity(new_id(), {}, new_id()))
-        await guest.unless_dead(agent.ready(guest.netns, READY_S))
+        await guest.unless_dead(agent.ready(guest.line, READY_S))
         for _ in range(_WARM_UPS):
-            await agent.warm(guest.netns, _AGENT_S)
-        await agent.freeze(guest.netns, FreezeWish(reason="snapshot", hook_timeout_s=0, sync=True), _AGENT_S)
+            await agent.warm(guest.line, _AGENT_S)
+        await agent.freeze(guest.line, FreezeWish(reason="snapshot", hook_timeout_s=0, sync=True), _AGENT_S)
         await guest.vm.pause()
         await guest.save(target)
         manifest = Manifest(

@@ -56,7 +56,7 @@ async def _until_ready(h: Holding) -> None:
     """Wait for the template's own check, which its clones have behind them."""
     assert h.guest is not None
     try:
-        await h.guest.unless_dead(agent.ready(h.guest.netns, READY_S))
+        await h.guest.unless_dead(agent.ready(h.guest.line, READY_S))
     except (AgentError, AgentSilent, Died) as error:
         raise BootFailed(f"The template did not become ready: {error}") from error
 

@@ -40,7 +40,7 @@ async def resume(h: Holding) -> None:
 async def freeze(h: Holding, guest: GuestVm, wish: FreezeWish) -> None:
     """Stop user code; when it cannot be, everything is as before and Unavailable is raised. Raises Died."""
     try:
-        await guest.unless_dead(agent.freeze(guest.netns, wish, wish.hook_timeout_s + AGENT_S))
+        await guest.unless_dead(agent.freeze(guest.line, wish, wish.hook_timeout_s + AGENT_S))
     except (AgentError, AgentSilent) as error:
         await thaw(h, guest, wish.reason)
         raise Unavailable(
@@ -56,7 +56,7 @@ async def thaw(h: Holding, guest: GuestVm, reason: FreezeReason) -> None:
         entropy=base64.b64encode(secrets.token_bytes(64)).decode(),
     )
     try:
-        await guest.unless_dead(agent.thaw(guest.netns, wish, AGENT_S))
+        await guest.unless_dead(agent.thaw(guest.line, wish, AGENT_S))
     except (AgentError, AgentSilent) as error:
         log.warning("thaw_failed", sandbox=h.sandbox, cause=str(error))
 

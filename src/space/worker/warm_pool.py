@@ -163,7 +163,7 @@ class WarmPool:
             await guest.start(template, snapshot)
             nobody = Identity(new_id(), {}, new_id())
             await guest.initialise(nobody, "warm")
-            await guest.unless_dead(agent.warm(guest.netns, _AGENT_S))
+            await guest.unless_dead(agent.warm(guest.line, _AGENT_S))
             await self._try_path(guest, nobody.token)
             await guest.initialise(nobody, "fork")  # what `_wake` will do
             self._ledger.write(guest.record.vm, Spare(template=shape.template, vm=guest.record, ready=True))

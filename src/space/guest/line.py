@@ -1,0 +1,128 @@
+"""HTTP to one guest's agent, over a connection that starts inside the slot's namespace and is kept between requests.
+
+An exchange over a new connection costs an emulated guest as much again as what it asks for. Every byte that comes back
+is the guest's: answers are bounded and parsed by h11, and one that was not asked for ends the connection.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from pathlib import Path
+
+import h11
+
+from space.host.netns import tcp_socket
+from space.wire.gateway import AGENT_INTERNAL_PORT
+
+GUEST_ADDRESS = "169.254.0.21"
+MAX_ANSWER_BYTES = 64 * 1024
+_MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
+"""For one answer: headers, interim answers and the body's framing included."""
+_CONNECT_S = 0.1
+"""Short: a SYN sent before the guest's network is up is lost, and the kernel would repeat it only after a second."""
+
+
+class TooLong(Exception):
+    """The answer is longer than any of the agent's."""
+
+
+class NotConnected(OSError):
+    """The guest did not take the connection within _CONNECT_S; nothing was said to it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Connection:
+    raw: socket.socket
+    http: h11.Connection
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is still open, and the guest has said nothing since its last answer."""
+        if self.http.trailing_data[0]:
+            return False
+        try:
+            self.raw.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False  # its end, or words that nobody asked for
+
+
+class Line:
+    """A way to the agent from inside `netns`. Requests at once have a connection each; one is kept."""
+
+    def __init__(self, netns: Path) -> None:
+        self._netns = netns
+        self._kept: _Connection | None = None
+
+    def close(self) -> None:
+        """End the kept connection; the line can be used again."""
+        if self._kept is not None:
+            self._kept.raw.close()
+            self._kept = None
+
+    async def request(self, method: str, path: str, body: bytes, *, keep: bool = True) -> tuple[int, bytes]:
+        """Return (status, body) of the agent's answer; `keep` False has the agent end the connection after it.
+
+        A request may arrive twice, where a kept connection broke under it. Raises NotConnected, OSError,
+        h11.RemoteProtocolError, TooLong; put a deadline around it.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if kept.idle:
+                with contextlib.suppress(OSError, h11.RemoteProtocolError):
+                    return await self._exchange(kept, method, path, body, keep=keep)
+            kept.raw.close()
+        return await self._exchange(await self._connect(), method, path, body, keep=keep)
+
+    async def _connect(self) -> _Connection:
+        raw = tcp_socket(self._netns)
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(_CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
+        except BaseException as error:
+            raw.close()
+            if isinstance(error, TimeoutError):
+                raise NotConnected from error
+            raise
+        return _Connection(raw, h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER_BYTES))
+
+    async def _exchange(
+        self, connection: _Connection, method: str, path: str, body: bytes, *, keep: bool
+    ) -> tuple[int, bytes]:
+        raw, http = connection.raw, connection.http
+        loop = asyncio.get_running_loop()
+        done = False
+        try:
+            headers = [("host", "agent"), ("content-length", str(len(body)))]
+            headers += [] if keep else [("connection", "close")]
+            request = http.send(h11.Request(method=method, target=path, headers=headers)) or b""
+            request += http.send(h11.Data(data=body)) or b""
+            await loop.sock_sendall(raw, request + (http.send(h11.EndOfMessage()) or b""))
+            status, answer, received = 0, bytearray(), 0
+            while True:
+                event = http.next_event()
+                if event is h11.NEED_DATA:
+                    data = await loop.sock_recv(raw, 65536)
+                    received += len(data)
+                    if received > _MAX_RECEIVED_BYTES:  # interim answers without end would hold up the event loop
+                        raise TooLong
+                    http.receive_data(data)
+                elif isinstance(event, h11.Response):
+                    status = event.status_code
+                elif isinstance(event, h11.Data):
+                    answer += event.data
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        raise TooLong
+                elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                    done = True
+                    return status, bytes(answer)
+        finally:
+            if done and self._kept is None and http.our_state is h11.DONE and http.their_state is h11.DONE:
+                http.start_next_cycle()
+                self._kept = connection
+            else:
+                raw.close()
