@@ -1,6 +1,7 @@
 """The command line as people and scripts use it: pipes, Ctrl-C, terminals, and processes that die meanwhile."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import pty
@@ -8,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.deployment import SPACE, Deployment, eventually
+from tests.support.deployment import SPACE, Deployment, eventually, vmm_pids
 
 
 async def _start(
@@ -105,6 +106,31 @@ async def test_ctrl_c_while_creating_leaves_no_sandbox(space: Deployment) -> Non
     process.send_signal(signal.SIGINT)
     assert (await _end(process))[0] == 130
     assert await _ids(space) == before
+
+
+async def test_a_sandbox_that_does_not_start_is_not_left(space: Deployment, sandbox: str) -> None:
+    """`run` left it, `failed`, for somebody to find."""
+    made = await space.order(sandbox, "snapshots", name="e2e-no-start", memory=False)
+    known = set(vmm_pids(space.data))
+    ended = asyncio.Event()
+
+    async def kill() -> None:
+        """Kill each VM that comes up: it is tried twice."""
+        while not ended.is_set():
+            for pid in set(vmm_pids(space.data)) - known:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.01)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(kill())
+        status, _, error = await space.cli("run", "e2e-no-start", "--", "true")
+        ended.set()
+    assert status == 125
+    assert "did not come up" in error
+    listed = (await space.http.get("/v1/sandboxes")).json()["sandboxes"]
+    assert [one["id"] for one in listed] == [sandbox]
+    assert (await space.http.delete(f"/v1/snapshots/{made['digest']}")).is_success
 
 
 async def test_a_reader_that_leaves_ends_it_quietly_and_deletes_the_sandbox(space: Deployment) -> None:

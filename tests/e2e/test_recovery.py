@@ -168,3 +168,43 @@ async def test_nothing_is_left_of_deleted_sandboxes(space: Deployment) -> None:
         assert not (space.data / "worker" / "ledger" / f"{sandbox}.json").exists()
         assert not Path(f"/proc/{vm['pid']}").exists()
         assert not Path("/run/netns", f"space-{space.run_dir.name}-s{vm['slot']}").exists()
+
+
+async def test_a_damaged_record_costs_one_sandbox_and_is_told(space: Deployment, sandbox: str) -> None:
+    """The worker did not start any more; and what a damaged one had in storage went with the next sweep."""
+    lost = await space.create()
+    await space.order(lost, "suspend")
+    worker = space.daemon_pid("worker")
+    os.kill(worker, signal.SIGSTOP)  # nothing is written between the harm and the end
+    (record,) = space.data.glob(f"worker/**/{lost}.json")
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps(told | {"generation": -1, "vm": {"slot": 2**30}}))
+    os.kill(worker, signal.SIGKILL)
+    await eventually(lambda: space.daemon_ready("worker", worker), within_s=60, what="a new worker is ready")
+    assert await space.output(sandbox, "echo here") == "here"
+
+    async def failed() -> bool:
+        return bool((await space.state(lost))["state"] == "failed")
+
+    await eventually(failed, within_s=30, what="the API says failed")
+    assert "record of it is damaged" in (await space.state(lost))["reason"]
+    stored = space.data / "disk" / "frozen" / f"s-{lost}-1"
+    assert stored.is_dir()
+    assert record.with_suffix(".damaged").exists()
+    await space.delete(lost)
+    assert not stored.exists()
+    assert not list(space.data.glob(f"worker/**/{lost}.*"))
+
+
+async def test_a_guest_without_a_network_ends_its_requests(space: Deployment, sandbox: str) -> None:
+    """They hung for as long as TCP tries, and those that only wait for an answer for ever."""
+    cut = "sleep 1; ip link set eth0 down; sleep 600"
+    began = asyncio.get_running_loop().time()
+    with pytest.raises((AssertionError, httpx2.TransportError)):
+        async with asyncio.timeout(90):
+            await space.run(sandbox, cut, user="root")
+    async with asyncio.timeout(90):
+        answer = await space.http.get(f"/v1/sandboxes/{sandbox}/files", params={"path": "/etc/hostname"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "sandbox_unreachable")
+    assert asyncio.get_running_loop().time() - began > 1
+    assert (await space.state(sandbox))["state"] == "running"

@@ -28,6 +28,26 @@ async def test_a_port_in_use_makes_no_folder(tmp_path: Path, options: tuple[str,
     assert not data_dir.exists()
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://u:geheim@127.0.0.1/space", "postgresql://"),
+        ("postgresql://u:geheim@127.0.0.1:1/space", "cannot be used"),
+        ("postgresql://u:geheim@127.0.0.1:x/space", "cannot be used"),
+    ],
+)
+async def test_a_database_that_is_no_use_makes_no_folder(tmp_path: Path, url: str, says: str) -> None:
+    """It was refused when the api started, half a minute and a data folder later."""
+    data_dir = tmp_path / "data"
+    done = await _space("up", "--data", str(data_dir), "--port", "0", SPACE_DATABASE_URL=url)
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert "SPACE_DATABASE_URL" in done.stderr
+    assert says in done.stderr
+    assert "geheim" not in done.stderr
+    assert not data_dir.exists()
+
+
 async def test_without_a_start_the_clients_say_how_to(tmp_path: Path) -> None:
     done = await _space("sandbox", "ls", SPACE_DATA_DIR=str(tmp_path))
     assert (done.status, done.stdout) == (1, "")
@@ -36,9 +56,8 @@ async def test_without_a_start_the_clients_say_how_to(tmp_path: Path) -> None:
 
 async def test_a_start_that_fails_says_what_it_leaves() -> None:
     data_dir = Path("/var/lib") / f"space-up-test-{os.getpid()}"
-    settings = {"SPACE_DATABASE_URL": "postgresql://127.0.0.1:1/none", "SPACE_DISK_GIB": "1000000"}
     try:
-        done = await _space("up", "--data", str(data_dir), "--port", "0", **settings)
+        done = await _space("up", "--data", str(data_dir), "--port", "0", SPACE_DISK_GIB="1000000")
         assert done.status == 1
         assert "worker could not start" in done.stderr
         assert "SPACE_DISK_GIB" in done.stderr

@@ -74,6 +74,16 @@ async def test_a_guest_that_resets_is_told_with_its_console(driver: Driver, vm_n
     assert "last words" in await vm.console()
 
 
+async def test_a_guest_whose_kernel_panics_is_told_as_such(driver: Driver, vm_new: Machine) -> None:
+    """A panic resets the machine, and was told as "powered off or reset itself"."""
+    vm = await vm_new.start(driver)
+    await vm_new.initialise()
+    await vm_new.spawn("echo c > /proc/sysrq-trigger")
+    async with asyncio.timeout(20):
+        ended = await vm.wait()
+    assert ended.reason == "the guest's kernel panicked: sysrq triggered crash"
+
+
 async def test_pause_stops_the_guest_and_resume_continues_it(vm_shared: Machine) -> None:
     """A paused guest answers nobody; both verbs may be said twice."""
     vm = vm_shared.running

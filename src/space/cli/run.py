@@ -14,7 +14,7 @@ from space.cli.client import Api, Json, connect
 from space.cli.commands import Command
 from space.cli.deadlines import Lifetime, deadlines
 from space.cli.policy_file import PolicyFile, Preset, chosen
-from space.model.errors import InvalidArgument, Unavailable
+from space.model.errors import InvalidArgument, SpaceError, Unavailable
 from space.model.ids import new_id
 from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
 from space.settings import ClientSettings, client_settings
@@ -77,7 +77,13 @@ async def sandbox(api: Api, wish: Json) -> AsyncGenerator[Json]:
     """
     interrupted = asyncio.Event()
     with terminal.on_end(interrupted.set):
-        made = await create(api, wish)
+        try:
+            made = await create(api, wish)
+        except SpaceError as error:
+            if error.sandbox is not None:  # it did not start, the error says why, and nobody will look at what stays
+                with contextlib.suppress(SpaceError):
+                    await api.call("DELETE", f"/v1/sandboxes/{error.sandbox}")
+            raise
     try:
         if interrupted.is_set():
             raise typer.Exit(INTERRUPTED)

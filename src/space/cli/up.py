@@ -23,7 +23,7 @@ from space.host.tasks import first
 from space.layout import Layout
 from space.model.errors import Conflict, InvalidArgument, SpaceError
 from space.settings import HostSettings, host_settings
-from space.store import embedded
+from space.store import db, embedded
 from space.wire.worker import WorkerClient, WorkerInfo
 from space.worker.ledger import Ledger
 from space.worker.records import Entry, Spare
@@ -66,6 +66,8 @@ async def _up(settings: HostSettings, ready_fd: int | None) -> None:
     data_dir = settings.data_dir.resolve()
     if instance.read(data_dir) is None:
         check_port(settings.host, settings.port)  # now, before a folder is made for nothing
+    if settings.database_url is not None:
+        await db.check(settings.database_url, "SPACE_DATABASE_URL")
     folders.make_data_dir(data_dir)
     with instance.only_one(data_dir):
         layout = instance.claim(data_dir)

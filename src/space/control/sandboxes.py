@@ -70,7 +70,11 @@ async def create(plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyK
             await reconcile(plane, sandbox.id)
             raise lag
         done = await finished(plane, operation, waiting.WAIT_S)
-    return (await result(plane, done))[0]
+    try:
+        return (await result(plane, done))[0]
+    except SpaceError as error:
+        error.sandbox = sandbox.id
+        raise
 
 
 async def begin(plane: Plane, project: ProjectId, wish: Wish, key: IdempotencyKey | None) -> Operation:

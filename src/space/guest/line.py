@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
+import struct
 from pathlib import Path
 
 import h11
@@ -48,6 +49,21 @@ class _Connection:
         except OSError:
             return False
         return False  # its end, or words that nobody asked for
+
+
+async def takes_connections(netns: Path, timeout_s: float) -> bool:
+    """Tell whether the guest's kernel takes a connection for its agent; nothing is said over it."""
+    raw = tcp_socket(netns)
+    try:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
+    except (OSError, TimeoutError):
+        return False
+    else:
+        return True
+    finally:
+        raw.close()
 
 
 class Line:

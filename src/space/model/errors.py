@@ -10,7 +10,10 @@ from space.model.lifecycle import State
 
 
 class SpaceError(Exception):
-    """Base of all of them. `code` is stable and part of the API; `retry_after_s` becomes `Retry-After`."""
+    """Base of all of them. `code` is stable and part of the API; `retry_after_s` becomes `Retry-After`.
+
+    `sandbox` is the one that was made and stays, failed, where a create comes to this.
+    """
 
     code: ClassVar[str] = "internal"
     finer: ClassVar[frozenset[str]] = frozenset()
@@ -20,6 +23,7 @@ class SpaceError(Exception):
     title: ClassVar[str] = "Internal error"
     retryable: ClassVar[bool] = False
     retry_after_s: int | None = None
+    sandbox: str | None = None
 
     def __init__(self, detail: str, *, code: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(detail)

@@ -14,12 +14,13 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 from pydantic import SecretStr
 
-from space.model.errors import Unavailable
+from space.model.errors import InvalidArgument, Unavailable
 
 COMMAND_TIMEOUT_S = 10
 """A statement of ours takes milliseconds; one that takes this long is stuck behind something broken."""
 
 _CLOSE_S = 5
+_CHECK_S = 5
 
 Record = asyncpg.Record
 if TYPE_CHECKING:
@@ -143,6 +144,24 @@ class Database:
                     await connection.close()
             except _GONE:
                 connection.terminate()
+
+
+async def check(url: SecretStr, setting: str) -> None:
+    """Raise InvalidArgument, naming the setting, unless a server answers there within some seconds and lets us in.
+
+    Nothing of the address is repeated: there may be a password in it.
+    """
+    dsn = url.get_secret_value()
+    if urlsplit(dsn).scheme not in ("postgresql", "postgres"):
+        raise InvalidArgument(f"{setting} is to be postgresql://USER:PASSWORD@HOST:PORT/DATABASE.")
+    try:
+        connection = await asyncpg.connect(dsn, timeout=_CHECK_S, ssl=_tls(dsn))
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        told = isinstance(error, OSError | asyncpg.PostgresError) and str(error)
+        raise InvalidArgument(
+            f"The database that {setting} names cannot be used: {told or type(error).__name__}. Nothing was started."
+        ) from error
+    await connection.close()
 
 
 @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ import base64
 import binascii
 import contextlib
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -37,6 +38,7 @@ _GUEST_ENDED = {
     "guest-shutdown": "the guest powered off or reset itself",
     "guest-panic": "the guest's kernel panicked",
 }
+_PANIC = re.compile(r"Kernel panic - not syncing: ([^\n]+)")
 
 
 class QemuVm:
@@ -252,7 +254,8 @@ class QemuVm:
 
     def _reason(self, status: int | None) -> str:
         if self._shutdown in _GUEST_ENDED:
-            return _GUEST_ENDED[self._shutdown]
+            panic = _PANIC.search(self._console)  # a panic resets the machine; the guest's own word for it must do
+            return f"the guest's kernel panicked: {panic.group(1)[:200]}" if panic else _GUEST_ENDED[self._shutdown]
         if cgroup.ran_out_of_memory(self._instance, self._sandbox):
             return "the VMM was killed: it used more than its limit of the host's memory"
         said = self._log.tail()

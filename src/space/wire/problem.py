@@ -9,18 +9,19 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(pydantic.BaseModel):
-    """The body of an error answer. `code` is stable; `detail` says what to do."""
+    """The body of an error answer. `code` is stable; `detail` says what to do; `sandbox` is one that stays, failed."""
 
     type: str = "about:blank"
     title: str
     status: int
     code: str
     detail: str
+    sandbox: str | None = None
 
 
 def to_problem(error: SpaceError) -> Problem:
     """Return the body for an error; its cause stays behind."""
-    return Problem(title=error.title, status=error.status, code=error.slug, detail=str(error))
+    return Problem(title=error.title, status=error.status, code=error.slug, detail=str(error), sandbox=error.sandbox)
 
 
 def headers_of(error: SpaceError) -> dict[str, str]:
@@ -38,4 +39,6 @@ def raise_for_problem(response: httpx2.Response) -> None:
     except pydantic.ValidationError:
         raise Unavailable(f"{response.request.url.path} answered {response.status_code}; see the logs.") from None
     retry = response.headers.get("retry-after", "")
-    raise from_problem(problem.code, problem.detail, int(retry) if retry.isdigit() else None)
+    error = from_problem(problem.code, problem.detail, int(retry) if retry.isdigit() else None)
+    error.sandbox = problem.sandbox
+    raise error

@@ -80,7 +80,7 @@ def server(app: ASGIApp, *, grace_s: float) -> uvicorn.Server:
 
 def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
     """Return a problem as an HTTP answer."""
-    return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
+    return Response(problem.model_dump_json(exclude_none=True), problem.status, headers, MEDIA_TYPE)
 
 
 def answer(error: Exception) -> Response:

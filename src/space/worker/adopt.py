@@ -9,8 +9,11 @@ deleting          finished
 failed            rests until it is deleted
 """
 
+import datetime as dt
+
 from space.disk import frozen as storage
-from space.model.errors import SandboxFailed, Unavailable
+from space.disk.frozen import Frozen, Manifest
+from space.model.errors import SandboxFailed, SnapshotDamaged, Unavailable
 from space.telemetry import logger
 from space.vmm.driver import VmmError, VmStatus
 from space.wire.agent import FreezeWish
@@ -24,34 +27,64 @@ from space.worker.stopping import freeze, go_on, stop_vcpus
 from space.worker.storing import have_settled, leave_for_storage
 
 log = logger()
+_NOT_ADOPTED = "The worker could not take it over when it was started"
+_KEPT = "what it has in storage is kept until it is deleted. The worker's log says why."
 
 
 async def adopt(host: Host, stock: Stock, fleet: Fleet) -> None:
     """Take over everything in the ledger. Called once, before the worker serves."""
     for entry in host.ledger.read():
         machine = fleet.adopt(entry)
-        match entry.state:
-            case "creating" | "deleting":
-                await machine.forget()
-                fleet.forget(machine)
-                log.info("half_done_step_undone", sandbox=entry.sandbox, state=entry.state)
-            case "failed" | "suspended":
-                fleet.carry_on(machine, machine.carry_on())
-            case "restoring":
-                await machine.holding.drop_guest()
-                machine.holding.write(state="suspended")
-                fleet.carry_on(machine, machine.carry_on())
-            case _:
-                await _take_over(host, fleet, machine, entry)
+        try:
+            await _adopt(host, fleet, machine, entry)
+        except Exception as error:  # whatever it is, it is this one's alone
+            log.exception("adoption_failed", sandbox=entry.sandbox, state=entry.state)
+            fleet.carry_on(machine, machine.mourn(SandboxFailed(f"{_NOT_ADOPTED} ({type(error).__name__}); {_KEPT}")))
+            continue
         # that of one that runs too, so that its hot memory can give way
         generation = machine.entry.generation
         if not storage.is_gone(machine.holding.stored(generation)):
             have_settled(machine.holding, generation)
+    for sandbox in host.ledger.damaged():
+        _tell_of(host, fleet, sandbox)
+
+
+async def _adopt(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> None:
+    match entry.state:
+        case "creating" | "deleting":
+            await machine.forget()
+            fleet.forget(machine)
+            log.info("half_done_step_undone", sandbox=entry.sandbox, state=entry.state)
+        case "failed" | "suspended":
+            fleet.carry_on(machine, machine.carry_on())
+        case "restoring":
+            await machine.holding.drop_guest()
+            machine.holding.write(state="suspended")
+            fleet.carry_on(machine, machine.carry_on())
+        case _:
+            await _take_over(host, fleet, machine, entry)
+
+
+def _tell_of(host: Host, fleet: Fleet, sandbox: str) -> None:
+    """Have a sandbox whose record was set aside shown as failed; what it has in storage stays until it is deleted."""
+    entry = Entry(
+        sandbox=sandbox,
+        epoch=0,
+        state="failed",
+        reason=f"The worker's record of it is damaged; {_KEPT}",
+        template="",
+        vcpus=1,
+        memory_mib=1,
+        created_at=dt.datetime.now(dt.UTC),
+    )
+    machine = fleet.adopt(entry)
+    machine.holding.write(generation=max(machine.holding.all_stored(), default=0))
+    fleet.carry_on(machine, machine.carry_on())
 
 
 async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> None:
     guest, why = await _find(host, entry.vm)
-    committed = storage.read(machine.holding.stored(entry.generation + 1)) if entry.state == "suspending" else None
+    committed = _committed(machine.holding.stored(entry.generation + 1)) if entry.state == "suspending" else None
     if committed is not None and entry.vm is not None:
         guest = guest or GuestVm(host, entry.vm.on_this_boot(), machine.holding.note_vm)
         await leave_for_storage(machine.holding, guest, entry.generation + 1, memory=committed.with_memory)
@@ -63,6 +96,13 @@ async def _take_over(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -
     machine.holding.take_guest(guest)
     log.info("sandbox_adopted", sandbox=entry.sandbox, pid=guest.vm.ref.pid)
     fleet.carry_on(machine, _as_it_was(machine, guest))
+
+
+def _committed(suspension: Frozen) -> Manifest | None:
+    try:
+        return storage.read(suspension)
+    except SnapshotDamaged:
+        return None
 
 
 async def _as_it_was(machine: Machine, guest: GuestVm) -> None:

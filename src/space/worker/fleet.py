@@ -254,11 +254,19 @@ class Fleet:
             await life
         except Exception as error:
             log.exception("sandbox_task_failed", sandbox=machine.sandbox)
-            await machine.mourn(
-                SandboxFailed(f"The worker could not go on with it ({type(error).__name__}); see its log.")
+            await self._mourn(
+                machine, SandboxFailed(f"The worker could not go on with it ({type(error).__name__}); see its log.")
             )
         self._machines.pop(machine.sandbox, None)
         self.facts.publish(GoneFact(id=machine.sandbox))
+
+    async def _mourn(self, machine: Machine, error: SandboxFailed) -> None:
+        """Let it live on as failed; where not even that can be done, the next start of the worker tries again."""
+        try:
+            await machine.mourn(error)
+        except Exception:
+            log.exception("sandbox_given_up", sandbox=machine.sandbox)
+            machine.give_up(error)
 
 
 def _newborn(

@@ -17,7 +17,7 @@ from typing import TypeVar
 from space.disk import copies, rootfs
 from space.disk.frozen import Frozen
 from space.guest import agent
-from space.guest.line import Line
+from space.guest.line import Line, takes_connections
 from space.host import netns
 from space.host.command import CommandError
 from space.host.process import boot_id
@@ -180,6 +180,14 @@ class GuestVm:
             raise Died(f"its agent gave no answer within {timeout_s:g} s", await self.console()) from error
         except agent.AgentError as error:
             raise Died(str(error), await self.console()) from error
+
+    async def is_reachable(self, patience_s: float) -> bool:
+        """Tell whether its network carries; False after so long without an answer."""
+        return await takes_connections(netns.path(self.slot.netns), patience_s)
+
+    async def cut_off(self) -> None:
+        """End every connection that the outside has to it."""
+        await slots.kill_sockets(self._host.layout, self.slot.address)
 
     async def unless_dead(self, step: Coroutine[None, None, T]) -> T:
         """Run `step`; raise Died as soon as the VMM ends."""

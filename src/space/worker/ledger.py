@@ -20,6 +20,8 @@ from space.telemetry import logger
 
 log = logger()
 R = TypeVar("R", bound=pydantic.BaseModel)
+DAMAGED = ".damaged"
+"""What the name of a record that was set aside ends in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,18 +41,25 @@ class Ledger(Generic[R]):
         for path in sorted(self.folder.glob("*.json")):
             try:
                 found.append(self.kind.model_validate_json(path.read_bytes()))
-            except pydantic.ValidationError:
-                path.rename(path.with_suffix(".damaged"))
+            except (pydantic.ValidationError, OSError):
                 log.exception("ledger_entry_damaged", file=path.name)
+                path.rename(path.with_suffix(DAMAGED))
         return found
+
+    def damaged(self) -> list[str]:
+        """Return the ids whose records were set aside, now or earlier, and have no other since."""
+        aside = (path.stem for path in self.folder.glob(f"*{DAMAGED}"))
+        return sorted(ident for ident in aside if is_id(ident) and not self._path(ident).exists())
 
     def write(self, ident: str, record: R, *, synced: bool = False) -> None:
         """Replace a record; `synced` waits until it would survive a loss of power (some milliseconds)."""
         write_atomic(self._path(ident), record.model_dump_json(), synced=synced)
 
     def remove(self, ident: str) -> None:
-        """Forget a record; fine when it is not there."""
-        self._path(ident).unlink(missing_ok=True)
+        """Forget a record, and one of its that was set aside; fine when it is not there."""
+        path = self._path(ident)
+        path.unlink(missing_ok=True)
+        path.with_suffix(DAMAGED).unlink(missing_ok=True)
 
     def _path(self, ident: str) -> Path:
         if not is_id(ident):

@@ -15,7 +15,7 @@ import collections
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from space.disk import area
 from space.disk.frozen import Frozen, Manifest
@@ -45,6 +45,8 @@ _LAST_WORD_S = 2.0
 _PING_EVERY_S = 5.0
 _MISSED_PINGS = 3
 """So many in a row, each given seconds: a busy host is slow to answer, a hung VMM never does."""
+_REACH_EVERY_S, _REACH_PATIENCE_S = 10.0, 15.0
+"""How often a guest's network is tried, and how long it may take: three repeats of a lost packet."""
 _FIRST_WRITES_BYTES = 64 * 1024**2
 """A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
@@ -216,6 +218,14 @@ class Machine:
         await self._fail(error)
         await self._live()
 
+    def give_up(self, error: SpaceError) -> None:
+        """Let nobody wait for it any longer: it cannot even be told as failed."""
+        self._failure = error
+        self._settled.set()
+        self._gone.set()
+        for order in self._orders:
+            order.outcome.set_exception(error)
+
     def release(self) -> None:
         """Let go of the VM and leave it running: the worker is about to stop."""
         if self._has.guest is not None:
@@ -295,7 +305,24 @@ class Machine:
                     missed += 1
             return await kill()
 
-        return await first(ended(), tend(), silent())
+        return await first(ended(), tend(), silent(), self._mind_its_network())
+
+    async def _mind_its_network(self) -> NoReturn:
+        """End the connections to a guest that takes none any more (it has set its network device down), again and again.
+
+        TCP would let a request hang for a quarter of an hour, and a stream for ever. New ones are refused at once.
+        """
+        assert self._has.guest is not None
+        guest, reached = self._has.guest, True
+        while True:
+            await asyncio.sleep(_REACH_EVERY_S)
+            if self.entry.state != "running":
+                continue
+            before, reached = reached, await guest.is_reachable(_REACH_PATIENCE_S)
+            if not reached:
+                await guest.cut_off()
+            if before is not reached:
+                log.warning("sandbox_network_changed", sandbox=self.sandbox, reachable=reached)
 
     async def _follow(self, status: VmStatus) -> None:
         """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""

@@ -1,12 +1,26 @@
 """What the ledgers hold: a VM of this host, the sandbox it belongs to, a spare that waits for one."""
 
 import datetime as dt
+from typing import Annotated
 
 import pydantic
 
 from space.host.process import ProcessRef, boot_id
+from space.layout import UID_RANGE_SIZE
+from space.model.ids import is_id
+from space.net.addresses import LAST_NUMBER
 from space.wire.gateway import EgressOrder, SlotEntry
 from space.wire.worker import VmState
+
+
+def _ident(value: str) -> str:
+    if not is_id(value):
+        raise ValueError("is not an id of ours")
+    return value
+
+
+Ident = Annotated[str, pydantic.AfterValidator(_ident)]
+"""It becomes part of paths."""
 
 
 class VmRecord(pydantic.BaseModel):
@@ -17,13 +31,13 @@ class VmRecord(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True)
 
-    vm: str
-    uid_number: int
+    vm: Ident
+    uid_number: int = pydantic.Field(ge=0, lt=UID_RANGE_SIZE)
     boot_id: str
-    vcpus: int
-    memory_mib: int
-    slot: int | None = None
-    pid: int | None = None
+    vcpus: int = pydantic.Field(ge=1)
+    memory_mib: int = pydantic.Field(ge=1)
+    slot: int | None = pydantic.Field(default=None, ge=1, le=LAST_NUMBER)
+    pid: int | None = pydantic.Field(default=None, ge=1)
     start_time: int | None = None
 
     @property
@@ -51,7 +65,7 @@ class Entry(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True)
 
-    sandbox: str
+    sandbox: Ident
     epoch: int
     state: VmState
     reason: str | None = None
@@ -59,7 +73,7 @@ class Entry(pydantic.BaseModel):
     vcpus: int
     memory_mib: int
     vm: VmRecord | None = None
-    generation: int = 0
+    generation: int = pydantic.Field(default=0, ge=0)
     durable: bool = False
     egress: EgressOrder | None = None
     names: dict[str, str] = {}

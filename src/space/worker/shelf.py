@@ -106,7 +106,7 @@ class Shelf:
             shape = await self._wanted.get()
             try:
                 await self.make(shape.template, shape.vcpus, shape.memory_mib)
-            except SpaceError as error:
+            except (SpaceError, OSError) as error:  # the template may have been deleted meanwhile, its files with it
                 log.warning("template_snapshot_failed", snapshot=shape.name, error=str(error))
 
     async def make(self, template: str, vcpus: int = DEFAULT_VCPUS, memory_mib: int = DEFAULT_MEMORY_MIB) -> Frozen:
@@ -125,6 +125,7 @@ class Shelf:
             try:
                 await self._freeze(guest, files, target, shape)
                 await settle(target)
+                catalog.find(self._host.layout, TemplateDigest(template))  # else nobody would ever remove it
             except (Died, VmmError, AgentError, AgentSilent) as error:
                 await asyncio.to_thread(storage.discard, target)
                 raise BuildFailed(f"The template did not come up: {error}") from error

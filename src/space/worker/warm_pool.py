@@ -130,7 +130,7 @@ class WarmPool:
                 continue
             try:
                 await self._make(shape)
-            except (SpaceError, Died, VmmError, AgentError, AgentSilent) as error:
+            except (SpaceError, OSError, Died, VmmError, AgentError, AgentSilent) as error:
                 log.warning("spare_failed", template=shape.template, error=str(error))
                 await asyncio.sleep(_RETRY_S)
 
