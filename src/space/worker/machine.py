@@ -308,7 +308,7 @@ class Machine:
         return await first(ended(), tend(), silent(), self._mind_its_network())
 
     async def _mind_its_network(self) -> NoReturn:
-        """End the connections to a guest that takes none any more (it has set its network device down), again and again.
+        """End the connections to a guest that takes none any more (its network device is down), again and again.
 
         TCP would let a request hang for a quarter of an hour, and a stream for ever. New ones are refused at once.
         """
