@@ -31,6 +31,7 @@ type Public struct {
 
 	mu        sync.Mutex
 	listeners []*connections
+	others    []func() // see AlsoDisconnect
 }
 
 // NewPublic makes the handler.
@@ -76,6 +77,16 @@ func (p *Public) disconnect() {
 	for _, l := range p.listeners {
 		l.closeAll()
 	}
+	for _, disconnect := range p.others {
+		disconnect()
+	}
+}
+
+// AlsoDisconnect has other connections ended whenever Public's own are.
+func (p *Public) AlsoDisconnect(disconnect func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.others = append(p.others, disconnect)
 }
 
 // ports are the ones Public is reached at.

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"space/agent/api"
 	"space/agent/boot"
 	"space/agent/command"
+	"space/agent/forward"
 	"space/agent/freezer"
 	"space/agent/hook"
 	"space/agent/identity"
@@ -31,6 +33,7 @@ type settings struct {
 	internal string // address of the internal one
 	card     string // the internal one answers only packets from this interface; "" any
 	peer     net.IP // and only this address
+	forward  netip.Addr // where servers that listen on loopback are to be reached; invalid: nowhere
 	machine  identity.Machine
 	group    *freezer.Group
 	root     *freezer.FileSystem // nil: not ours to freeze
@@ -49,7 +52,7 @@ func main() {
 		group, root := freezers()
 		trusted := trust.System("")
 		err := run(settings{
-			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway),
+			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway), forward: netip.MustParseAddr(boot.Address),
 			machine: identity.Machine{
 				Kernel: true, Etc: "/etc", BootID: boot.BootID, Trust: &trusted, Env: boot.Environment, Run: "/run", Events: "http://" + boot.Gateway,
 			}, group: group, root: root,
@@ -126,6 +129,14 @@ func run(s settings, ready func()) error {
 	hooks := hook.New(commands, hook.Dir)
 	users := api.NewPublic(version, id, commands)
 	worker := api.NewInternal(users, quiesce.New(s.group, s.root, hooks), hooks, s.peer, s.shutdown)
+	if s.forward.IsValid() {
+		forwarder, err := forward.New(s.forward)
+		if err != nil {
+			return err
+		}
+		users.AlsoDisconnect(forwarder.Disconnect)
+		go forwarder.Run(nil)
+	}
 	failed := make(chan error, 2)
 	go func() { failed <- users.Serve(public) }()
 	go func() { failed <- worker.Serve(internal) }()
