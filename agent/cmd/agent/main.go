@@ -29,10 +29,10 @@ var version = "dev"
 
 // settings differ between a sandbox and a host.
 type settings struct {
-	public   string // address of the public listener
-	internal string // address of the internal one
-	card     string // the internal one answers only packets from this interface; "" any
-	peer     net.IP // and only this address
+	public   string     // address of the public listener
+	internal string     // address of the internal one
+	card     string     // the internal one answers only packets from this interface; "" any
+	peer     net.IP     // and only this address
 	forward  netip.Addr // where servers that listen on loopback are to be reached; invalid: nowhere
 	machine  identity.Machine
 	group    *freezer.Group

@@ -113,6 +113,7 @@ async def fork(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> li
                     {
                         "id": child.id,
                         "epoch": child.epoch,
+                        "template_name": child.spec.template_name,
                         "env": dict(child.spec.env),
                         "agent_token": child.spec.agent_token,
                         "egress": (await egress.orders(plane, child.id)).egress,
@@ -297,6 +298,7 @@ async def _wish(plane: Plane, sandbox: Sandbox) -> StartSandbox:
         {
             "epoch": sandbox.epoch,
             "template": sandbox.spec.template,
+            "template_name": sandbox.spec.template_name,
             "vcpus": sandbox.spec.vcpus,
             "memory_mib": sandbox.spec.memory_mib,
             "env": dict(sandbox.spec.env),

@@ -14,6 +14,8 @@ class AgentInit(pydantic.BaseModel):
     """Told after every boot, restore, fork and resume, before user code can run: identity, clock, entropy, token."""
 
     sandbox_id: str
+    template_id: str = ""
+    """What its user calls the template; "" where nobody does."""
     hostname: str
     env: dict[str, str]
     access_token: str = pydantic.Field(repr=False)

@@ -74,6 +74,8 @@ class StartSandbox(pydantic.BaseModel):
 
     epoch: int
     template: str
+    template_name: str = ""
+    """What its user calls the template; told to the guest."""
     vcpus: int
     memory_mib: int
     env: dict[str, str]
@@ -122,6 +124,7 @@ class ForkChild(pydantic.BaseModel):
 
     id: str
     epoch: int
+    template_name: str = ""
     env: dict[str, str]
     agent_token: pydantic.SecretStr
     egress: EgressOrder | None = None

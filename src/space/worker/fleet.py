@@ -74,7 +74,7 @@ class Fleet:
         machine = self._machines.get(sandbox)
         self._fence(sandbox, machine, wish.epoch)
         if machine is None:
-            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value())
+            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value(), wish.template_name)
             entry = _newborn(sandbox, wish.epoch, wish.template, wish.vcpus, wish.memory_mib, egress=wish.egress)
             if wish.secrets is not None:
                 await self._host.link.put_secrets(sandbox, wish.secrets)
@@ -130,7 +130,7 @@ class Fleet:
         with self._admission.pledged(sandbox):
             if machine.entry.state == "suspended":
                 await self._admission.check(machine.entry.memory_mib)
-            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value())
+            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value(), wish.template_name)
             return await machine.restore(identity, files, wish.egress)
 
     async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
@@ -166,7 +166,7 @@ class Fleet:
         return [birth.result() for birth in births]
 
     async def _bear(self, parent: Entry, copy: Frozen, child: ForkChild) -> ForkResult:
-        identity = Identity(child.id, child.env, child.agent_token.get_secret_value())
+        identity = Identity(child.id, child.env, child.agent_token.get_secret_value(), child.template_name)
         sandbox = SandboxId(child.id)
         try:
             machine = self._machines.get(sandbox)

@@ -40,11 +40,12 @@ INIT_S = 30.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a guest is to be. `token` is what the edge shows its agent."""
+    """Who a guest is to be. `token` is what the edge shows its agent, `template` what its user calls the template."""
 
     sandbox: str
     env: Mapping[str, str]
     token: str = dataclasses.field(repr=False)
+    template: str = ""
 
 
 class Died(Exception):
@@ -165,6 +166,7 @@ class GuestVm:
         """Tell the agent who it is, the time, and fresh entropy; user code runs from then on. Raises Died."""
         init = AgentInit(
             sandbox_id=identity.sandbox,
+            template_id=identity.template,
             hostname=identity.sandbox,
             env=dict(identity.env),
             access_token=identity.token,
