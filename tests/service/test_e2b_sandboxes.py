@@ -271,3 +271,23 @@ async def test_time_asleep_does_not_count(impatient: Api) -> None:
     await moved(Event.SUSPENDED)
     await moved(Event.RESTORE_BEGUN)
     assert left_s(await moved(Event.RESTORED, sandboxes.WOKEN)) == 300
+
+
+async def test_a_network_is_replaced_as_a_whole(impatient: Api) -> None:
+    made = await insert_sandbox(impatient.plane.db, impatient.project, state=State.RUNNING)
+    await impatient.plane.db.execute(
+        "UPDATE sandboxes SET e2b = $2 WHERE id = $1", made.id, {"network": {"maskRequestHost": "a.test", "denyOut": []}}
+    )
+    update = {"allowOut": ["example.test"], "denyOut": ["0.0.0.0/0"], "allow_internet_access": True}
+    assert (await impatient.http.put(f"/sandboxes/{made.id}/network", json=update)).status_code == 204
+    shown = (await impatient.http.get(f"/sandboxes/{made.id}")).json()
+    assert shown["allowInternetAccess"] is True
+    assert shown["network"] == {
+        "maskRequestHost": "a.test", "allowOut": ["example.test"], "denyOut": ["0.0.0.0/0"],
+    }  # fmt: skip
+    policy = (await impatient.http.get(f"/v1/sandboxes/{made.id}/policy")).json()["policy"]
+    assert policy["default"] == "deny"
+    assert {rule["host"] for rule in policy["rules"]} == {"example.test"}
+    answer = await impatient.http.put(f"/sandboxes/{made.id}/network", json={"allowOut": ["example.test"]})
+    assert "ALL_TRAFFIC" in message(answer, 400)
+    message(await impatient.http.put(f"/sandboxes/{new_id()}/network", json={}), 404)

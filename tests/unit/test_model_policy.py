@@ -1,6 +1,6 @@
 """What a policy decides: order, default, ceiling, and what is never let through."""
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 from hypothesis import given, reject
@@ -152,6 +152,26 @@ def test_raw_tcp_by_name_and_by_address() -> None:
     assert not decide(policy, request("203.0.113.9", protocol="tcp", port=5432)).allowed
     assert not decide(policy, request("203.0.113.8", protocol="tcp", port=22)).allowed
     assert not decide(policy, request("203.0.113.8", protocol="https", port=5432)).allowed
+
+
+def test_the_public_internet_by_address() -> None:
+    policy = parse(
+        {
+            "rules": [
+                {"action": "deny", "cidr": "8.8.8.0/24"},
+                {"action": "allow", "cidr": "0.0.0.0/0", "ports": ["1-65535"]},
+            ]
+        }
+    )
+    assert raw_networks(policy) == ((IPv4Network("0.0.0.0/0"), (PortRange(1, 65535),)),)
+    for address, allowed in (
+        ("1.1.1.1", True), ("203.0.113.9", True), ("8.8.8.8", False), ("10.0.0.1", False), ("192.168.1.1", False),
+        ("169.254.169.254", False), ("127.0.0.1", False), ("100.64.0.1", False), ("198.18.0.1", False),
+    ):  # fmt: skip
+        verdict = decide(policy, request(address, protocol="tcp", port=5432))
+        assert verdict.allowed == allowed, address
+        if allowed:
+            assert declared_network(policy, verdict) is None, "it opens no private range"
 
 
 def test_where_a_name_may_resolve_to() -> None:

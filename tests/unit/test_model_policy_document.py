@@ -3,7 +3,7 @@
 import pytest
 
 from space.model.errors import InvalidPolicy
-from space.model.policy import Request, matching, secret_names
+from space.model.policy import Request, decide, matching, secret_names
 from space.model.policy_bindings import (
     BasicBinding,
     HeaderBinding,
@@ -33,7 +33,7 @@ TOKEN = {"authorization": "Bearer ${secrets.TOKEN}"}
         ({"allow": [{"host": 5}]}, "allow[0].host: must be a text"),
         ({"allow": [{"host": "203.0.113.9"}]}, "allow[0].host: "),
         ({"allow": [{"cidr": "169.254.169.254", "ports": [80]}]}, "allow[0].cidr: "),
-        ({"allow": [{"cidr": "0.0.0.0/0", "ports": [80]}]}, "allow[0].cidr: "),
+        ({"allow": [{"cidr": "0.0.0.0/1", "ports": [80]}]}, "allow[0].cidr: "),
         ({"allow": [{"cidr": "203.0.113.0/24"}]}, 'allow[0]: raw TCP needs "ports".'),
         ({"allow": [{"cidr": "203.0.113.0/24", "protocol": "https"}]}, "allow[0]: an address has no name"),
         ({"allow": [{"host": "a.test", "protocol": "tcp"}]}, 'allow[0]: raw TCP needs "ports".'),
@@ -135,7 +135,13 @@ def _bound(**more: object) -> dict[str, object]:
         ({"observe": True, "allow": [_bound()]}, "allow[0]: credentials need a policy that denies by default"),
         ({"allow": [_bound(), {"host": "*"}]}, "allow[0]: credentials need a policy that denies by default"),
         ({"allow": [_bound(), {"host": "bound.test", "protocol": "http"}]}, "allow[0]: its host has a credential"),
-        ({"allow": [_bound(headers={"x-a": "plain"})]}, "allow[0].headers: has no ${secrets.NAME}"),
+        ({"bind_while_open": True, "default": "allow", "allow": [_bound()]}, "allow[0]: bind_while_open needs a deny"),
+        ({"bind_while_open": True, "default": "allow", "rules": [
+            {"action": "allow", "host": "*", "protocol": "tcp", "ports": [22]},
+            {"action": "allow"} | _bound(), {"action": "deny", "host": "bound.test"}]},
+         "rules[1]: its host has a credential, so rules[0]"),
+        ({"allow": [_bound(secrets=[{"kind": "header", "header": "x-a", "value": "plain"}])]},
+         "allow[0].secrets[0]: has no ${secrets.NAME}"),
         ({"allow": [_bound(headers={"x-a": "${secrets.a b}"})]}, "allow[0].headers.x-a: A placeholder"),
         ({"allow": [_bound(headers={"x-a": "${TOKEN}"})]}, "allow[0].headers.x-a: A placeholder"),
         ({"allow": [_bound(headers={"x-a": "\u00fc${secrets.A}"})]}, "allow[0].headers.x-a: A template"),
@@ -249,3 +255,33 @@ def test_how_much_one_policy_may_hold() -> None:
     parse({"allow": rules})
     with pytest.raises(InvalidPolicy, match="The policy has 600 path patterns"):
         parse({"allow": [*rules, {"host": "x.test", "paths": [f"/{j}" for j in range(100)]}]})
+
+
+def test_a_header_without_a_secret_goes_anywhere() -> None:
+    document = {
+        "default": "allow",
+        "allow": [{"host": "*.a.test", "headers": {"X-Team": "blue"}, "protocols": ["https", "http"]}],
+    }
+    policy = parse(document)
+    (binding,) = matching(policy, Request("http", "b.a.test", 80))
+    assert (binding.slot, binding.secrets) == ("header x-team", ())
+    assert secret_names(policy) == frozenset()
+
+
+def test_a_credential_beside_an_open_policy_has_its_host_for_itself() -> None:
+    rules = [
+        {"action": "allow", "host": "bound.test", "headers": TOKEN},
+        {"action": "deny", "host": "bound.test"},
+        {"action": "allow", "host": "*", "protocol": "tcp", "ports": ["1-79"]},
+    ]
+    policy = parse({"default": "allow", "bind_while_open": True, "rules": rules})
+    assert len(matching(policy, Request("https", "bound.test", 443))) == 1
+    assert matching(policy, Request("https", "other.test", 443)) == ()
+    assert decide(policy, Request("https", "other.test", 443)).allowed
+    for refused in (
+        Request("https", "bound.test", 8443),
+        Request("http", "bound.test", 80),
+        Request("tcp", "bound.test", 22),
+    ):
+        assert not decide(policy, refused).allowed
+    assert parse(to_document(policy)) == policy

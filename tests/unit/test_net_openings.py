@@ -37,5 +37,7 @@ def test_what_a_target_is() -> None:
     assert not Target(IPv4Network("198.18.0.9/32"), 22, 22).private
     assert Target(IPv4Network("10.1.0.0/16"), 22, 22).private
     assert not Target(IPv4Network("8.8.8.8/32"), 22, 22).private
+    public = Target(IPv4Network("0.0.0.0/0"), 1, 65535)
+    assert (public.private, public.everywhere, public.element()) == (False, True, "1-65535")
     with pytest.raises(ValueError, match="IPv4"):
         Target.of(ipaddress.IPv6Network("::/0"), 1, 2)

@@ -61,15 +61,19 @@ async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> SandboxEg
     return found
 
 
-async def put(plane: Plane, project: ProjectId, sandbox: SandboxId, document: Document) -> SandboxEgress:
+async def put(
+    plane: Plane, project: ProjectId, sandbox: SandboxId, document: Document, e2b: Document | None = None
+) -> SandboxEgress:
     """Replace a sandbox's policy; returns when it holds and what it no longer allows has ended.
+
+    `e2b` is how a client of E2B said it.
 
     Raises InvalidPolicy and NotFound. Where the worker does not answer, raises Unavailable: the policy is recorded, and
     holds as soon as the worker is back.
     """
     names = await checked(document)
     async with plane.db.transaction() as tx:
-        if not await policies.write(tx, project, sandbox, document, names):
+        if not await policies.write(tx, project, sandbox, document, names, e2b):
             raise NotFound(f"There is no sandbox {sandbox}; it may have been deleted.")
     logger().info("policy_set", sandbox=sandbox, project=project)
     await push(plane, sandbox)

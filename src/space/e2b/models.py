@@ -19,13 +19,40 @@ class VolumeMount(Body):
     path: str
 
 
-class Network(Body):
-    """What may leave a sandbox and what may come in; e2b/network.py says how it is read."""
+class Transform(Body):
+    """Headers that requests get on their way out; a value may name secrets, `${e2b.secrets.NAME}`."""
+
+    headers: dict[str, str] = pydantic.Field(default={})
+
+
+class Rule(Body):
+    """What is done to requests for one host."""
+
+    transform: Transform = pydantic.Field(default_factory=Transform)
+
+
+class Egress(Body):
+    """What may leave a sandbox; e2b/network.py says how it is read."""
+
+    allow_out: list[str] = pydantic.Field(default=[], alias="allowOut", max_length=256)
+    deny_out: list[str] = pydantic.Field(default=[], alias="denyOut", max_length=256)
+    dns_servers: list[str] = pydantic.Field(default=[], alias="dnsServers")
+    egress_proxy: dict[str, object] | None = pydantic.Field(default=None, alias="egressProxy")
+    https_ports: list[int] = pydantic.Field(default=[], alias="httpsPorts", max_length=16)
+    rules: dict[str, list[Rule]] = pydantic.Field(default={})
+
+
+class Network(Egress):
+    """What may leave a sandbox, and what may come in."""
 
     allow_public_traffic: bool = pydantic.Field(default=True, alias="allowPublicTraffic")
-    allow_out: list[str] = pydantic.Field(default=[], alias="allowOut")
-    deny_out: list[str] = pydantic.Field(default=[], alias="denyOut")
     mask_request_host: str | None = pydantic.Field(default=None, alias="maskRequestHost")
+
+
+class NetworkUpdate(Egress):
+    """What may leave from now on."""
+
+    allow_internet_access: bool | None = None
 
 
 class NewSandbox(Body):

@@ -1,26 +1,195 @@
-"""E2B's `network` and `allow_internet_access` as a policy of ours, and as it is read back. Pure.
+"""E2B's `network` and `allow_internet_access` as a policy of ours, and as they are read back. Pure.
 
-Left out, everything may leave that a name leads to on the public internet (preset `open`): what E2B's users expect.
+    E2B                                       here
+    nothing said                              all of the public internet, by name and by address
+    denyOut: addresses                        denied, but for what allowOut has of them
+    denyOut: 0.0.0.0/0, or no internet        nothing but what allowOut has
+    allowOut: addresses                       reached by address, as raw TCP at any port
+    allowOut: names (only with the former)    https at 443 and httpsPorts, http at 80, with websockets
+    rules: header transforms                  headers of the name's rule; alone they let nothing out
+
+What leaves is TCP over IPv4. By name, ports 80 and 443 are http and https, which the gateway judges and can add headers
+to; the other ports are raw TCP. A name whose headers hold a secret is reached by https alone: nothing that it answers
+passes unseen.
 """
 
 import re
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
-from space.e2b.models import Network
-from space.model.errors import InvalidArgument
+from space.e2b.models import Egress, Network, NetworkUpdate, Rule
+from space.model.errors import InvalidArgument, SpaceError
+from space.model.policy_addresses import NEVER, PRIVATE
+from space.model.policy_names import HostPattern, host_pattern
+from space.model.policy_ports import ALL_PORTS, PortRange, merged, minus
 
 ALL_TRAFFIC = "0.0.0.0/0"
-Json = dict[str, object]
+MAX_HOSTS, MAX_HEADERS, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_SECRETS = 10, 20, 64, 2048, 32
+"""Of `rules`; E2B's."""
 
+_DOMAINS_NEED_DENY = (
+    "When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in deny out "
+    "to block all other traffic."
+)
 _MASK = re.compile(r"(?=.{1,255}$)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
+_SECRET = re.compile(r"\$\{e2b\.secrets\.([^{}]*)\}")
+_OUTSIDE = (*NEVER, *PRIVATE)
+Json = dict[str, object]
+Headers = Mapping[str, str]
 
 
-def egress_policy(network: Network | None, allow_internet_access: bool | None) -> Json:
-    """Return the policy; raises InvalidArgument."""
-    if network is not None and (network.allow_out or network.deny_out not in ([], [ALL_TRAFFIC])):
-        raise InvalidArgument("network: only denyOut of all traffic is offered yet.")
-    if allow_internet_access is False or (network is not None and ALL_TRAFFIC in network.deny_out):
-        return {"default": "deny"}
-    return {"preset": "open"}
+def egress_policy(network: Egress | None, allow_internet_access: bool | None) -> Json:
+    """Return the policy; raises InvalidArgument, which says what to do."""
+    wish = network or Egress()
+    _check_offered(wish)
+    allowed, names = _split(wish.allow_out)
+    denied, no_names = _split(wish.deny_out)
+    if no_names:
+        raise InvalidArgument(f"denyOut: {no_names[0]} is no address or CIDR; names can only be allowed.")
+    shut = allow_internet_access is False or IPv4Network(ALL_TRAFFIC) in denied
+    if names and not shut:
+        raise InvalidArgument(_DOMAINS_NEED_DENY)
+    for one in allowed:
+        if one.prefixlen and any(one.subnet_of(refused) for refused in _OUTSIDE):
+            raise InvalidArgument(
+                f"allowOut: {one} is private or reserved, and never reached this way. A policy of SPACE's own API can "
+                "open a private network: PUT /v1/sandboxes/{id}/policy."
+            )
+    tls = tuple(merged([PortRange(port, port) for port in (443, *wish.https_ports)]))
+    headers = {_name(host): _headers(host, given) for host, given in wish.rules.items()}
+    rules = _shut_rules(allowed, names, headers, tls) if shut else _open_rules(denied, _public(allowed), headers, tls)
+    document: Json = {"default": "deny" if shut else "allow", "rules": rules}
+    if any("${secrets." in value for of_host in headers.values() for value in of_host.values()):
+        document["bind_while_open"] = True
+    return document
+
+
+def _check_offered(wish: Egress) -> None:
+    if wish.egress_proxy is not None:
+        raise InvalidArgument(
+            "egressProxy is not offered here: what leaves goes through the gateway alone. List what may leave in "
+            "allowOut, and let the network of SPACE's host lead to the proxy where all traffic has to go there."
+        )
+    if wish.dns_servers:
+        raise InvalidArgument(
+            "dnsServers is not offered here: names are answered by the gateway, which asks the name servers of SPACE's "
+            "host (SPACE_RESOLVERS). Leave it out."
+        )
+    if any(port not in ALL_PORTS or port == 80 for port in wish.https_ports):
+        raise InvalidArgument("httpsPorts: 1 to 65535, and not 80.")
+    if len(wish.rules) > MAX_HOSTS:
+        raise InvalidArgument(f"rules: at most {MAX_HOSTS} hosts.")
+
+
+def _split(entries: Sequence[str]) -> tuple[list[IPv4Network], list[HostPattern]]:
+    """Return the addresses and the names of a list; raises InvalidArgument for what is neither, and for IPv6."""
+    addresses, names = [], []
+    for entry in entries:
+        try:
+            network = ip_network(entry, strict=False)
+        except ValueError:
+            names.append(_name(entry))
+            continue
+        if isinstance(network, IPv6Network):
+            raise InvalidArgument(f"{entry[:50]}: IPv6 does not leave a sandbox here, so there is nothing to list.")
+        addresses.append(network)
+    return addresses, names
+
+
+def _name(text: str) -> HostPattern:
+    try:
+        return host_pattern(text.lower())
+    except SpaceError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def _headers(host: str, rules: Sequence[Rule]) -> Headers:
+    """Return the headers that requests to a host get, in our form; raises InvalidArgument."""
+    if len(rules) > 1:
+        raise InvalidArgument(f"rules.{host}: at most one transform.")
+    found: dict[str, str] = {}
+    secrets: set[str] = set()
+    for name, value in (rules[0].transform.headers if rules else {}).items():
+        if len(name) > MAX_HEADER_NAME or len(value) > MAX_HEADER_VALUE:
+            raise InvalidArgument(
+                f"rules.{host}: a header has at most {MAX_HEADER_NAME} and {MAX_HEADER_VALUE} characters."
+            )
+        if "${e2b.identity." in value:
+            raise InvalidArgument(f"rules.{host}: identity tokens are not offered here; use a secret.")
+        secrets.update(_SECRET.findall(value))
+        found[name] = _SECRET.sub(r"${secrets.\1}", value)
+    if len(found) > MAX_HEADERS or len(secrets) > MAX_SECRETS:
+        raise InvalidArgument(f"rules.{host}: at most {MAX_HEADERS} headers and {MAX_SECRETS} secrets.")
+    return found
+
+
+def _public(networks: Sequence[IPv4Network]) -> list[IPv4Network]:
+    """Return what of these networks is on the public internet."""
+    return _without(networks, _OUTSIDE)
+
+
+def _without(networks: Sequence[IPv4Network], taken: Sequence[IPv4Network]) -> list[IPv4Network]:
+    """Return the addresses of `networks` that are not in `taken`."""
+    left = list(networks)
+    for gone in taken:
+        kept: list[IPv4Network] = []
+        for one in left:
+            if not one.overlaps(gone):
+                kept.append(one)
+            elif gone.subnet_of(one) and gone != one:
+                kept.extend(one.address_exclude(gone))
+        left = kept
+    return list(collapse_addresses(left))
+
+
+def _open_rules(
+    denied: Sequence[IPv4Network],
+    allowed: Sequence[IPv4Network],
+    headers: Mapping[HostPattern, Headers],
+    tls: Sequence[PortRange],
+) -> list[Json]:
+    rules: list[Json] = [{"action": "deny", "cidr": str(one)} for one in _public(_without(_public(denied), allowed))]
+    for host, of_host in headers.items():
+        rules += _host_rules(host, of_host, tls)
+    raw = minus((ALL_PORTS,), [PortRange(80, 80), *tls])
+    rules.append({"action": "allow", "host": "*", "protocol": "tcp", "ports": _ports(raw)})
+    rules.append({"action": "allow", "cidr": ALL_TRAFFIC, "protocol": "tcp", "ports": _ports([ALL_PORTS])})
+    return rules
+
+
+def _shut_rules(
+    allowed: Sequence[IPv4Network],
+    names: Sequence[HostPattern],
+    headers: Mapping[HostPattern, Headers],
+    tls: Sequence[PortRange],
+) -> list[Json]:
+    rules: list[Json] = []
+    for host, of_host in headers.items():
+        if any(name.covers(host) for name in names):
+            rules += _host_rules(host, of_host, tls)
+    for name in names:
+        if name not in headers:
+            rules += _host_rules(name, {}, tls)
+    targets = [ALL_TRAFFIC] if IPv4Network(ALL_TRAFFIC) in allowed else map(str, _public(allowed))
+    rules += [
+        {"action": "allow", "cidr": target, "protocol": "tcp", "ports": _ports([ALL_PORTS])} for target in targets
+    ]
+    return rules
+
+
+def _host_rules(host: HostPattern, headers: Headers, tls: Sequence[PortRange]) -> list[Json]:
+    """Return the rules that let requests to a host out, with these headers; by https alone where one has a secret."""
+    rule: Json = {"action": "allow", "host": str(host), "websocket": True}
+    if headers:
+        rule["headers"] = dict(headers)
+    https = rule | {"protocol": "https", "ports": _ports(tls)}
+    if any("${secrets." in value for value in headers.values()):
+        return [https, {"action": "deny", "host": str(host)}]
+    return [https, rule | {"protocol": "http", "ports": _ports([PortRange(80, 80)])}]
+
+
+def _ports(ports: Sequence[PortRange]) -> list[str]:
+    return [str(one) for one in ports]
 
 
 def checked_mask(network: Network | None) -> str | None:
@@ -37,3 +206,16 @@ def said(network: Network | None, allow_internet_access: bool | None) -> Json:
     if network is not None:
         found["network"] = network.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
     return found
+
+
+def said_anew(before: Mapping[str, object], update: NetworkUpdate) -> Json:
+    """Return the same after an update, which replaces all of what may leave and nothing of what comes in."""
+    former = before.get("network")
+    kept = {
+        name: value
+        for name, value in (former.items() if isinstance(former, dict) else ())
+        if name in ("allowPublicTraffic", "maskRequestHost")
+    }
+    now = update.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+    internet = now.pop("allow_internet_access", None)
+    return {**before, "allowInternetAccess": internet, "network": kept | now}

@@ -5,11 +5,11 @@ import json
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from space.control import sandboxes
+from space.control import egress, sandboxes
 from space.control.plane import Plane
 from space.e2b import answers, references
-from space.e2b.models import NewSandbox
-from space.e2b.network import checked_mask, egress_policy, said
+from space.e2b.models import NetworkUpdate, NewSandbox
+from space.e2b.network import checked_mask, egress_policy, said, said_anew
 from space.e2b.request import project_of, read_json, sandbox_id
 from space.model.errors import InvalidArgument
 from space.model.operation import IdempotencyKey, idempotency_key
@@ -44,6 +44,16 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         """Show a sandbox."""
         found = await sandboxes.get(plane, project_of(request), sandbox_id(ident))
         return JSONResponse(answers.detailed(found, plane.clock))
+
+    @app.put("/sandboxes/{ident}/network")
+    async def set_network(request: Request, ident: str) -> Response:
+        """Replace what may leave a sandbox; it holds, and what it no longer allows has ended, at the answer."""
+        project, sandbox = project_of(request), sandbox_id(ident)
+        body = await read_json(request, NetworkUpdate)
+        policy = egress_policy(body, body.allow_internet_access)
+        row = await sandboxes.get(plane, project, sandbox)
+        await egress.put(plane, project, sandbox, policy, said_anew(row.spec.e2b or {}, body))
+        return Response(status_code=204)
 
     @app.delete("/sandboxes/{ident}")
     async def kill(request: Request, ident: str) -> Response:

@@ -70,7 +70,7 @@ class Injector:
         if not bindings:
             _check_placeholders(headers, ())
             return Injection()
-        if request.protocol != "https":
+        if request.protocol != "https" and any(binding.secrets for binding in bindings):
             raise CredentialRefused("A credential only goes over https.")
         made: dict[str, str] = {}
         tokens: list[str] = []

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from space.gateway.guests import Guest
 from space.model.errors import NotFound
+from space.model.policy import Rule
 from space.wire.redactor import Needles
 from space.wire.serving import answer_with_problems, bind_unix, server
 
@@ -36,7 +37,7 @@ class Redactions:
 
     def ident(self, guest: Guest, host: str, tokens: Iterable[str]) -> str | None:
         """Return the identifier of what an answer of `host` must not show; None where nothing is bound to the host."""
-        if not any(rule.bindings and rule.host is not None and rule.host.matches(host) for rule in guest.policy.rules):
+        if not any(_binds(rule) and rule.host is not None and rule.host.matches(host) for rule in guest.policy.rules):
             return None
         values = sorted({*guest.secrets.values(), *guest.former_secrets, *tokens})
         # keyed, so that an identifier in a log is no check value of a secret
@@ -52,6 +53,10 @@ class Redactions:
         if not _IDENT.fullmatch(ident) or ident not in self._known:
             raise NotFound("Nothing is known under this identifier.")
         return self._known[ident]
+
+
+def _binds(rule: Rule) -> bool:
+    return any(binding.secrets for binding in rule.bindings)
 
 
 def application(redactions: Redactions) -> FastAPI:

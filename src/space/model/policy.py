@@ -12,7 +12,7 @@ import dataclasses
 from ipaddress import IPv4Address, IPv4Network
 from typing import Literal
 
-from space.model.policy_addresses import is_address
+from space.model.policy_addresses import holds, is_address
 from space.model.policy_bindings import Binding
 from space.model.policy_names import HostPattern, InvalidName, canonical_host
 from space.model.policy_paths import AmbiguousPath, PathPattern, canonical_path
@@ -58,7 +58,8 @@ class Limits:
 class Rule:
     """One rule. `label` is where it stands in its document, as in `allow[2]`.
 
-    With `host` and `network` the name must resolve into the network. None for `methods` and `paths` means any.
+    With `host` and `network` the name must resolve into the network; EVERYWHERE is the public internet. None for
+    `methods` and `paths` means any.
     """
 
     action: Action
@@ -93,7 +94,8 @@ class Policy:
 
     `default` "allow" is about `https` and `http` by name at any port; raw TCP always needs a rule. With `observe` such
     requests are let through and recorded, to learn what a workload needs. `ask_timeout_s`: seconds for which one waits
-    for a person's answer instead of being refused at once. `ceiling` must allow a request too.
+    for a person's answer instead of being refused at once. `ceiling` must allow a request too. `bind_while_open`:
+    credentials go with it although names that no rule is about may be reached.
     """
 
     default: Action = "deny"
@@ -101,6 +103,7 @@ class Policy:
     observe: bool = False
     ask_timeout_s: int | None = None
     ceiling: "Policy | None" = None
+    bind_while_open: bool = False
 
     @property
     def open(self) -> bool:
@@ -247,7 +250,13 @@ def _same_target(rule: Rule, host: str) -> bool:
     if rule.host is not None:
         return rule.host.matches(host)
     # A canonical name ends in a label that begins with a letter, so only an address can pass for one.
-    return rule.network is not None and host[-1].isdigit() and IPv4Address(host) in rule.network
+    return rule.network is not None and host[-1].isdigit() and holds(rule.network, IPv4Address(host))
+
+
+def denies_all(rule: Rule) -> bool:
+    """Tell whether a rule refuses every request for its host."""
+    whole = rule.methods is None and rule.paths is None and rule.ports in (None, (ALL_PORTS,))
+    return rule.action == "deny" and whole and rule.protocols >= {"https", "http", "tcp"}
 
 
 def secret_names(policy: Policy) -> frozenset[str]:

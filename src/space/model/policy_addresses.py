@@ -1,6 +1,6 @@
 """The networks a policy may name, and the ones it may not, whatever else it says."""
 
-from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 
 from space.model import ranges
 from space.model.errors import InvalidArgument
@@ -15,12 +15,25 @@ NEVER = tuple(found for found in ranges.NEVER if found not in (*PRIVATE, *_DOCUM
 """No policy reaches these."""
 
 
+EVERYWHERE = IPv4Network("0.0.0.0/0")
+"""In a rule, every address that is neither private nor in NEVER: the public internet."""
+
+
+def holds(network: IPv4Network, address: IPv4Address) -> bool:
+    """Tell whether a rule about `network` is about an address."""
+    if network != EVERYWHERE:
+        return address in network
+    return not any(address in refused for refused in (*PRIVATE, *NEVER))
+
+
 def network(text: str) -> IPv4Network:
     """Read `a.b.c.d/n` (or an address, which is /32); raises InvalidArgument for one that a policy may not name."""
     try:
         found = IPv4Network(text)
     except (AddressValueError, NetmaskValueError, ValueError) as error:
         raise InvalidArgument(f"{text[:50]!r} is no IPv4 network like 203.0.113.0/24: {error}.") from error
+    if found == EVERYWHERE:
+        return found
     for never in NEVER:
         if found.overlaps(never):
             raise InvalidArgument(f"{found} overlaps {never}, which no policy may open.")

@@ -9,7 +9,7 @@
                 {"kind": "oauth", "token_url": "https://id.example.com/token", "client_id": "app",
                  "client_secret": "${secrets.CLIENT}", "refresh_token": "${secrets.REFRESH}", "scope": "read"}]
 
-`headers` is the short form of the first kind.
+`headers` is the short form of the first kind; there a value may also be without a secret, which every request gets.
 """
 
 import re
@@ -57,7 +57,7 @@ def parse(rule: Mapping[str, object], where: str) -> tuple[Binding, ...]:
 def _headers(rule: Mapping[str, object], where: str) -> Iterator[Binding]:
     place = f"{where}.headers"
     for name, value in mapping(rule.get("headers", {}), place).items():
-        yield _checked(HeaderBinding(_header(name, place), _template({name: value}, name, place)), place)
+        yield HeaderBinding(_header(name, place), _template({name: value}, name, place))
 
 
 def _secrets(rule: Mapping[str, object], where: str) -> Iterator[Binding]:

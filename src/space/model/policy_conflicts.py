@@ -4,9 +4,11 @@ What is refused here is wrong for certain; where it would take a search to tell,
 """
 
 import itertools
+from collections.abc import Sequence
 
 from space.model.errors import InvalidPolicy
-from space.model.policy import Policy, Protocol, Rule
+from space.model.policy import Policy, Protocol, Rule, denies_all
+from space.model.policy_names import HostPattern
 from space.model.policy_ports import PortRange
 
 _JUDGED: tuple[Protocol, ...] = ("https", "http")
@@ -23,7 +25,7 @@ def check_conflicts(policy: Policy) -> None:
     for rule in policy.rules:
         if rule.action == "allow" and len(rule.protocols) > 1:
             _check_own_carrier(rule)
-        if rule.bindings:
+        if any(binding.secrets for binding in rule.bindings):
             _check_bound(policy, rule)
 
 
@@ -57,23 +59,33 @@ def _check_one_credential(one: Rule, other: Rule) -> None:
 
 
 def _check_bound(policy: Policy, rule: Rule) -> None:
-    """Refuse a credential where it could leave by another way than the one that is checked."""
+    """Refuse a credential where it could leave, or come back, by another way than the one that is checked."""
     problem: str | None = None
     if rule.protocols != {"https"}:
         problem = "credentials go over https only."
     elif rule.host is None or rule.host.wildcard:
         problem = "a credential is bound to one exact host."
-    elif policy.open or any(
-        other.action == "allow" and other.host is not None and other.host.wildcard and not other.host.suffix
-        for other in policy.rules
-    ):
-        problem = "credentials need a policy that denies by default: no default allow, no host '*', no observe."
-    else:
-        for other in policy.rules:
-            if other.action == "allow" and other.protocols != {"https"} and _hosts_overlap(rule, other):
+    elif policy.open or any(_allows_every_name(other) for other in policy.rules):
+        if not policy.bind_while_open:
+            problem = "credentials need a policy that denies by default: no default allow, no host '*', no observe."
+        elif policy.open and not _shut(policy.rules, rule.host):
+            problem = 'bind_while_open needs a deny rule for the rest of its host: {"action": "deny", "host": ...}.'
+    if problem is None and rule.host is not None:
+        for index, other in enumerate(policy.rules):
+            plain = other.action == "allow" and other.protocols != {"https"} and _hosts_overlap(rule, other)
+            if plain and not _shut(policy.rules[:index], rule.host):
                 problem = f"its host has a credential, so {other.label} must not allow it over http or tcp."
     if problem is not None:
         raise InvalidPolicy(f"{rule.label}: {problem}")
+
+
+def _allows_every_name(rule: Rule) -> bool:
+    return rule.action == "allow" and rule.host is not None and rule.host.wildcard and not rule.host.suffix
+
+
+def _shut(rules: Sequence[Rule], host: HostPattern) -> bool:
+    """Tell whether one of these rules leaves nothing of a host to those after it."""
+    return any(denies_all(rule) and rule.host is not None and rule.host.covers(host) for rule in rules)
 
 
 def covers(rule: Rule, other: Rule) -> bool:

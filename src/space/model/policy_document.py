@@ -3,7 +3,7 @@
     {"default": "deny", "allow": [RULE...], "deny": [RULE...]}      deny rules come first
     {"default": "deny", "rules": [{"action": "allow", ...RULE}...]} in this order
     {"preset": "packages", "allow": [...]}                          own rules, then the preset's
-    further keys: "observe": true, "ask": true or {"timeout_s": 60}
+    further keys: "observe": true, "ask": true or {"timeout_s": 60}, "bind_while_open": true
 
 A RULE has `host` or `cidr` or both, and may have `protocol` or `protocols`, `ports`, `methods`, `paths`, `websocket`,
 `headers`, `secrets`, `limits`. What is not understood is refused, and the error says where it stands.
@@ -34,7 +34,7 @@ MAX_ASK_S, DEFAULT_ASK_S = 300, 60
 
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 PROTOCOLS: Final = ("https", "http", "tcp")
-_POLICY_KEYS = ("default", "preset", "allow", "deny", "rules", "observe", "ask", "ceiling")
+_POLICY_KEYS = ("default", "preset", "allow", "deny", "rules", "observe", "ask", "ceiling", "bind_while_open")
 _RULE_KEYS = (
     "host", "cidr", "protocol", "protocols", "ports", "methods", "paths", "websocket", "headers", "secrets", "limits",
 )  # fmt: skip
@@ -72,6 +72,7 @@ def read(document: Mapping[str, object]) -> Policy:
         observe=flag(document.get("observe", False), "observe"),
         ask_timeout_s=_ask(document.get("ask", False)),
         ceiling=None if ceiling is None else read(mapping(ceiling, "ceiling")),
+        bind_while_open=flag(document.get("bind_while_open", False), "bind_while_open"),
     )
 
 
@@ -238,6 +239,8 @@ def to_document(policy: Policy) -> dict[str, object]:
         document["observe"] = True
     if policy.ask_timeout_s is not None:
         document["ask"] = {"timeout_s": policy.ask_timeout_s}
+    if policy.bind_while_open:
+        document["bind_while_open"] = True
     if policy.ceiling is not None:
         document["ceiling"] = to_document(policy.ceiling)
     return document

@@ -7,7 +7,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
-from space.model.policy import Policy, Protocol, Rule, Verdict
+from space.model.policy import Policy, Protocol, Rule, Verdict, denies_all
+from space.model.policy_addresses import EVERYWHERE, holds
 from space.model.policy_ports import ALL_PORTS, PortRange, merged, minus
 
 
@@ -18,14 +19,9 @@ def may_resolve(policy: Policy, name: str) -> bool:
     for rule in _about(policy, name):
         if rule.action == "allow":
             return True
-        if _denies_all(rule):
+        if denies_all(rule):
             return False
     return policy.open or policy.ask_timeout_s is not None
-
-
-def _denies_all(rule: Rule) -> bool:
-    whole = rule.methods is None and rule.paths is None and rule.ports in (None, (ALL_PORTS,))
-    return rule.action == "deny" and whole and rule.protocols >= {"https", "http", "tcp"}
 
 
 def _about(policy: Policy, name: str) -> Iterator[Rule]:
@@ -71,7 +67,7 @@ def may_dial(policy: Policy, verdict: Verdict, address: IPv4Address, protocol: P
     """
     demanded = [network for network in _networks(policy, verdict) if network is not None]
     judges = [policy] if policy.ceiling is None else [policy, policy.ceiling]
-    return all(address in network for network in demanded) and not any(
+    return all(holds(network, address) for network in demanded) and not any(
         _network_denied(judge, address, protocol, port) for judge in judges
     )
 
@@ -81,7 +77,7 @@ def declared_network(policy: Policy, verdict: Verdict) -> IPv4Network | None:
 
     Under a ceiling both must say so; then it is what they have in common.
     """
-    networks = _networks(policy, verdict)
+    networks = [None if network == EVERYWHERE else network for network in _networks(policy, verdict)]
     smallest = max((network for network in networks if network is not None), key=_length, default=None)
     shared = smallest is not None and all(network is not None and smallest.subnet_of(network) for network in networks)
     return smallest if shared else None
@@ -104,7 +100,7 @@ def _network_denied(policy: Policy, address: IPv4Address, protocol: Protocol, po
     return any(
         rule.action == "deny"
         and rule.network is not None
-        and address in rule.network
+        and holds(rule.network, address)
         and any(port in ports for ports in rule.ports_of(protocol))
         for rule in policy.rules
     )

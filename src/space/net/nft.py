@@ -36,6 +36,10 @@ table inet space_gw {{
   type ipv4_addr . ipv4_addr . inet_service
   flags interval
  }}
+ set everywhere {{
+  type ipv4_addr . inet_service
+  flags interval
+ }}
  set private_ok {{
   type ipv4_addr . inet_service
   flags interval
@@ -67,6 +71,7 @@ table inet space_gw {{
   iifname "sl*" meta l4proto {{ tcp, udp }} th dport 53 redirect to :{dns_port}
   iifname "sl*" ip saddr . ip daddr . tcp dport @raw redirect to :{relay_port}
   iifname "sl*" ip saddr . ip daddr . tcp dport @cidr redirect to :{relay_port}
+  iifname "sl*" ip daddr != {synthetic} ip saddr . tcp dport @everywhere redirect to :{relay_port}
   iifname "sl*" ip daddr {synthetic} meta l4proto tcp redirect to :{egress_port}
  }}
  chain refused {{

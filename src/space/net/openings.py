@@ -2,13 +2,13 @@
 
 The gateway says what the policy of a sandbox lists; here that becomes packet rules: connections to these targets go to
 the gateway's relay instead of being refused. A target is a network and a range of ports: one synthetic address, or a
-listed CIDR. Those in a range that is otherwise refused (model/ranges.py) are opened on the gateway's way out, too, and
-so are the networks in which a policy expects a name.
+listed CIDR, or the whole public internet. Those in a range that is otherwise refused (model/ranges.py) are opened on
+the gateway's way out, too, and so are the networks in which a policy expects a name.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -37,13 +37,29 @@ class Target:
         return self.network.subnet_of(ranges.SYNTHETIC)
 
     @property
+    def everywhere(self) -> bool:
+        """Whether it is the public internet."""
+        return self.network.prefixlen == 0
+
+    @property
     def private(self) -> bool:
         """Whether it is in a range that has to be named to be reached."""
-        return not self.synthetic and any(self.network.overlaps(refused) for refused in ranges.NEVER)
+        return (
+            not self.everywhere
+            and not self.synthetic
+            and any(self.network.overlaps(refused) for refused in ranges.NEVER)
+        )
+
+    @property
+    def one_port(self) -> bool:
+        """Whether it is one port."""
+        return self.first_port == self.last_port
 
     def element(self) -> str:
-        """Return it as nft writes a network and ports, concatenated."""
-        ports = str(self.first_port) if self.first_port == self.last_port else f"{self.first_port}-{self.last_port}"
+        """Return it as nft writes a network and ports, concatenated; ports alone where the network is everything."""
+        ports = str(self.first_port) if self.one_port else f"{self.first_port}-{self.last_port}"
+        if self.everywhere:
+            return ports
         return f"{self.network if self.network.prefixlen < 32 else self.network.network_address} . {ports}"
 
 
@@ -52,9 +68,14 @@ class _Opened:
     raw: frozenset[Target] = frozenset()
     private: frozenset[Target] = frozenset()
 
+    @property
+    def named(self) -> frozenset[Target]:
+        """Those in a range that has to be named to be reached."""
+        return frozenset(target for target in self.raw | self.private if target.private)
+
 
 _NOTHING = _Opened()
-_SETS = ("raw", "cidr", "private_ok")
+_SETS = ("raw", "cidr", "everywhere", "private_ok")
 
 
 class Openings:
@@ -86,49 +107,65 @@ class Openings:
             await self._change(slot, _Opened(now.raw | frozenset(raw), now.private))
 
     async def _change(self, slot: str, wanted: _Opened) -> None:
-        if wanted == self._open.get(slot, _NOTHING):
+        now = self._open.get(slot, _NOTHING)
+        if wanted == now:
             return
         others = {address: opened for address, opened in self._open.items() if address != slot}
         wish = {**others, slot: wanted} if wanted != _NOTHING else others
-        before, after = _elements(self._open), _elements(wish)
+        before, after = _elements(slot, now), _elements(slot, wanted)
+        if now.named or wanted.named:
+            before["private_ok"], after["private_ok"] = _private(self._open.values()), _private(wish.values())
         lines = [
             f"{verb} element inet space_gw {name} {{ {', '.join(sorted(elements))} }}\n"
             for verb, left, right in (("delete", before, after), ("add", after, before))
             for name in _SETS
-            if (elements := left[name] - right[name])
+            if (elements := left.get(name, set()) - right.get(name, set()))
         ]
         if lines:
             await nft.load(self._gateway, "".join(lines))
         self._open = wish
 
 
-def _elements(opened: Mapping[str, _Opened]) -> dict[str, set[str]]:
-    """Return the elements of each set."""
-    found: dict[str, set[str]] = {name: set() for name in _SETS}
-    for slot, open_to in opened.items():
-        single = {t for t in open_to.raw if t.network.prefixlen == 32 and t.first_port == t.last_port}
-        found["raw"] |= {f"{slot} . {t.element()}" for t in single}
-        found["cidr"] |= {f"{slot} . {t.element()}" for t in _disjoint(open_to.raw - single)}
-    named = {target for open_to in opened.values() for target in open_to.raw | open_to.private if target.private}
-    found["private_ok"] = {target.element() for target in _disjoint(named)}
-    return found
+def _elements(slot: str, opened: _Opened) -> dict[str, set[str]]:
+    """Return one slot's elements of each set."""
+    single = {target for target in opened.raw if target.network.prefixlen == 32 and target.one_port}
+    ranges_of = _disjoint(opened.raw - single)
+    return {
+        "raw": {f"{slot} . {target.element()}" for target in single},
+        "cidr": {f"{slot} . {target.element()}" for target in ranges_of if not target.everywhere},
+        "everywhere": {f"{slot} . {target.element()}" for target in ranges_of if target.everywhere},
+    }
+
+
+def _private(opened: Iterable[_Opened]) -> set[str]:
+    """Return the elements of the set of private targets, which all slots have in common."""
+    return {target.element() for target in _disjoint({target for one in opened for target in one.named})}
 
 
 def _disjoint(targets: Collection[Target]) -> set[Target]:
     """Return targets that cover the same and do not overlap: nft refuses intervals that do.
 
     A wider network goes before a narrower one; of the narrower one the ports are kept that the wider ones do not have.
+    The public internet covers nothing: its packets are looked for in a set of their own.
     """
-    kept: list[Target] = []
+    kept: dict[IPv4Network, list[Target]] = {}
+    lengths = sorted({target.network.prefixlen for target in targets if not target.everywhere})
     for target in sorted(targets, key=lambda t: (t.network.prefixlen, t)):
-        around = [k for k in kept if target.network.subnet_of(k.network)]
         first = target.first_port
-        for cover in sorted(around, key=lambda t: t.first_port):
+        for cover in sorted(_around(target, kept, lengths), key=lambda t: t.first_port):
             if cover.last_port < first or cover.first_port > target.last_port:
                 continue
             if cover.first_port > first:
-                kept.append(Target(target.network, first, cover.first_port - 1))
+                kept.setdefault(target.network, []).append(Target(target.network, first, cover.first_port - 1))
             first = cover.last_port + 1
         if first <= target.last_port:
-            kept.append(Target(target.network, first, target.last_port))
-    return set(kept)
+            kept.setdefault(target.network, []).append(Target(target.network, first, target.last_port))
+    return {target for of_network in kept.values() for target in of_network}
+
+
+def _around(target: Target, kept: Mapping[IPv4Network, list[Target]], lengths: Sequence[int]) -> list[Target]:
+    """Return what is kept of the networks that contain a target's, its own among them."""
+    if target.everywhere:
+        return list(kept.get(target.network, ()))
+    networks = (target.network.supernet(new_prefix=n) for n in lengths if n <= target.network.prefixlen)
+    return [one for network in networks for one in kept.get(network, ())]

@@ -19,7 +19,7 @@ _BEGIN_WITH = "UPDATE sandboxes SET policy = $2, policy_secrets = $3 WHERE id = 
 _WRITE = """
 UPDATE sandboxes
    SET policy = $3, policy_secrets = $4, policy_generation = policy_generation + 1,
-       secrets_generation = secrets_generation + 1
+       secrets_generation = secrets_generation + 1, e2b = coalesce($5, e2b)
  WHERE project_id = $1 AND id = $2 AND desired <> 'deleted' AND state <> 'deleted'
 RETURNING id"""
 _CEILING = "SELECT ceiling FROM projects WHERE id = $1"
@@ -72,10 +72,19 @@ async def begin_with(tx: Queries, sandbox: SandboxId, document: Document, secret
 
 
 async def write(
-    tx: Queries, project: ProjectId, sandbox: SandboxId, document: Document, secrets: Collection[str]
+    tx: Queries,
+    project: ProjectId,
+    sandbox: SandboxId,
+    document: Document,
+    secrets: Collection[str],
+    e2b: Document | None = None,
 ) -> bool:
-    """Replace a policy and raise its generations; False where the project has no such sandbox any more."""
-    return await tx.fetchrow(_WRITE, project, sandbox, dict(document), sorted(secrets)) is not None
+    """Replace a policy and raise its generations; False where the project has no such sandbox any more.
+
+    `e2b` is how a client of E2B said it, which it reads back; None leaves what was said before.
+    """
+    said = None if e2b is None else dict(e2b)
+    return await tx.fetchrow(_WRITE, project, sandbox, dict(document), sorted(secrets), said) is not None
 
 
 async def ceiling(db: Queries, project: ProjectId) -> Document | None:
