@@ -276,7 +276,9 @@ async def test_time_asleep_does_not_count(impatient: Api) -> None:
 async def test_a_network_is_replaced_as_a_whole(impatient: Api) -> None:
     made = await insert_sandbox(impatient.plane.db, impatient.project, state=State.RUNNING)
     await impatient.plane.db.execute(
-        "UPDATE sandboxes SET e2b = $2 WHERE id = $1", made.id, {"network": {"maskRequestHost": "a.test", "denyOut": []}}
+        "UPDATE sandboxes SET e2b = $2 WHERE id = $1",
+        made.id,
+        {"network": {"maskRequestHost": "a.test", "denyOut": []}},
     )
     update = {"allowOut": ["example.test"], "denyOut": ["0.0.0.0/0"], "allow_internet_access": True}
     assert (await impatient.http.put(f"/sandboxes/{made.id}/network", json=update)).status_code == 204

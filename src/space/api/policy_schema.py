@@ -20,5 +20,6 @@ POLICY: JsonDict = {
         "rules": _RULES,
         "observe": {"type": "boolean"},
         "ask": {"type": ["boolean", "object"]},
+        "bind_while_open": {"type": "boolean"},
     },
 }
