@@ -57,30 +57,56 @@ async def _dial_from(namespace: str, address: str, port: int, uid: int | None = 
     return (await command.run("/usr/bin/python3", "-c", source, netns=netns.path(namespace))).stdout.strip()
 
 
-async def test_only_the_ingress_uid_reaches_the_agent_and_only_its_public_port(
+async def test_only_the_ingress_uid_reaches_a_guest_and_never_the_agents_internal_port(
     guests: tuple[Layout, Guest, Guest],
 ) -> None:
     layout, one, _ = guests
     gateway, address = layout.gateway_netns, one.slot.address
-    assert await _dial_from(gateway, address, AGENT_PORT, layout.ingress_uid) == "open"
-    for port in (AGENT_INTERNAL_PORT, PREVIEW_PORT, 22):
-        assert await _dial_from(gateway, address, port, layout.ingress_uid) != "open"
+    for port in (AGENT_PORT, PREVIEW_PORT):
+        assert await _dial_from(gateway, address, port, layout.ingress_uid) == "open"
+    assert await _dial_from(gateway, address, 22, layout.ingress_uid) == "ConnectionRefusedError"  # by the guest
+    assert await _dial_from(gateway, address, AGENT_INTERNAL_PORT, layout.ingress_uid) == "TimeoutError"
     for uid in (0, layout.gateway_uid, layout.egress_uid, layout.edge_uid):
-        assert await _dial_from(gateway, address, AGENT_PORT, uid) != "open"
+        for port in (AGENT_PORT, PREVIEW_PORT):
+            assert await _dial_from(gateway, address, port, uid) == "TimeoutError"
 
 
-async def test_a_slot_lets_the_public_port_in_by_itself(guests: tuple[Layout, Guest, Guest]) -> None:
-    """Even if the gateway namespace let everything out, a slot passes on nothing but the agent's public port."""
+async def test_a_slot_keeps_the_internal_port_to_itself(guests: tuple[Layout, Guest, Guest]) -> None:
+    """Even if the gateway namespace let everything out: what comes in looks to the agent like the worker."""
     layout, one, _ = guests
     gateway = netns.path(layout.gateway_netns)
     await nft.load(gateway, "insert rule inet space_gw outgoing accept")
     try:
-        assert await _dial_from(layout.gateway_netns, one.slot.address, AGENT_PORT) == "open"
-        for port in (AGENT_INTERNAL_PORT, PREVIEW_PORT, 22):
-            assert await _dial_from(layout.gateway_netns, one.slot.address, port) != "open"
+        for port in (AGENT_PORT, PREVIEW_PORT):
+            assert await _dial_from(layout.gateway_netns, one.slot.address, port) == "open"
+        assert await _dial_from(layout.gateway_netns, one.slot.address, AGENT_INTERNAL_PORT) == "TimeoutError"
     finally:
         await gateway_ns.ensure(layout, "none", (), ())
-    assert await _dial_from(layout.gateway_netns, one.slot.address, AGENT_PORT) != "open"
+    assert await _dial_from(layout.gateway_netns, one.slot.address, AGENT_PORT) == "TimeoutError"
+
+
+async def test_a_guest_has_so_many_visitors_and_its_owner_a_way_in(guests: tuple[Layout, Guest, Guest]) -> None:
+    layout, one, two = guests
+    source = (
+        f"import os, socket\nos.setuid({layout.ingress_uid})\nheld = []\n"
+        "def dial(address, port):\n"
+        " s = socket.socket(); s.settimeout(5)\n"
+        " try: s.connect((address, port)); held.append(s); return 'open'\n"
+        " except OSError as e: return os.strerror(e.errno or 0)\n"
+        f"said = [dial({one.slot.address!r}, {PREVIEW_PORT}) for _ in range({nft.INCOMING} + 1)]\n"
+        "print(len(held), said[-1], sep='|')\n"
+        f"print(dial({one.slot.address!r}, 22), dial({one.slot.address!r}, {AGENT_PORT}), sep='|')\n"
+        f"print(dial({two.slot.address!r}, {PREVIEW_PORT}))\n"
+        "for s in held: s.close()"
+    )
+    done = await command.run("/usr/bin/python3", "-c", source, netns=netns.path(layout.gateway_netns), timeout_s=60)
+    full, owner, other = done.stdout.splitlines()
+    assert full == f"{nft.INCOMING}|No route to host"
+    assert owner == "No route to host|open"  # a port of any number counts as a visit
+    assert other == "open"
+    async with asyncio.timeout(30):
+        while await _dial_from(layout.gateway_netns, one.slot.address, PREVIEW_PORT, layout.ingress_uid) != "open":
+            await asyncio.sleep(0.1)
 
 
 async def test_the_worker_reaches_the_internal_port_from_inside_the_slot(guests: tuple[Layout, Guest, Guest]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from space.host import command
 from space.layout import Layout
 from space.model import ranges
-from space.wire.gateway import AGENT_PORT, EGRESS_DNS_PORT, EGRESS_HTTP_PORT, EGRESS_RELAY_PORT
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, EGRESS_DNS_PORT, EGRESS_HTTP_PORT, EGRESS_RELAY_PORT
 
 UPLINK = "upl"
 """The gateway namespace's only way out (uplink.py)."""
@@ -54,6 +54,14 @@ table inet space_gw {{
  set resolvers {{
   type ipv4_addr
  }}
+ set calls {{
+  type ipv4_addr
+  flags dynamic
+ }}
+ set visits {{
+  type ipv4_addr
+  flags dynamic
+ }}
 }}
 flush table inet space_gw
 flush set inet space_gw never
@@ -64,6 +72,8 @@ table inet space_gw {{
   type filter hook prerouting priority raw; policy accept;
   iifname . ip saddr @slots accept
   iifname "{uplink}" accept
+  # what the limits below say to the ingress proxy
+  iifname "lo" icmp type destination-unreachable accept
   counter drop comment "forged"
  }}
  chain redirects {{
@@ -89,6 +99,7 @@ table inet space_gw {{
   iifname "sl*" ct status dnat udp dport {dns_port} ct state new accept
   # a smaller packet is asked for on the way out; without this a large upload would stand still
   iifname "{uplink}" ct state related icmp type destination-unreachable accept
+  iifname "lo" icmp type destination-unreachable accept
   counter
  }}
  chain outgoing {{
@@ -96,8 +107,13 @@ table inet space_gw {{
   ct state established accept
   # answers of the reject above belong to no connection
   oifname . ip daddr @slots tcp flags & rst == rst accept
-  # only the ingress proxy opens connections into slots, and only to the agent of one that is there
-  oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport {agent_port} {syn} accept
+  oifname "lo" icmp type destination-unreachable accept
+  # too many at once are refused with an error that no guest can cause. The agent's are counted apart: whoever crowds a
+  # guest's servers leaves its owner a way in
+  oifname . ip daddr @slots meta skuid {ingress_uid} ct state new tcp dport {agent_port} add @calls {{ ip daddr ct count over {incoming} }} counter reject with icmp type admin-prohibited
+  oifname . ip daddr @slots meta skuid {ingress_uid} ct state new tcp dport != {agent_port} add @visits {{ ip daddr ct count over {incoming} }} counter reject with icmp type admin-prohibited
+  # only the ingress proxy opens connections into slots, and never to the agent's internal port
+  oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport != {internal_port} {syn} accept
   oifname "{uplink}" meta skuid {gateway_uid} ip daddr @resolvers meta l4proto {{ tcp, udp }} th dport 53 accept
   oifname "{uplink}" ip daddr @own counter drop
   oifname "{uplink}" ip daddr . tcp dport @private_ok meta skuid {{ {gateway_uid}, {egress_uid} }} {syn} accept
@@ -109,7 +125,7 @@ table inet space_gw {{
   type filter hook forward priority filter; policy drop;
  }}
 }}
-"""
+"""  # noqa: E501 - nft takes a rule on one line
 
 _SLOT = """
 table netdev space_tap {{
@@ -133,8 +149,8 @@ table inet space_slot {{
  }}
  chain pre_dnat {{
   type nat hook prerouting priority dstnat;
-  # the agent's public port and no other: what is not translated stops at this namespace
-  iifname "up0" ip saddr {gateway} ip daddr {slot} tcp dport {agent_port} dnat ip to {guest}
+  # the agent's internal port takes whatever comes from the tap's address for ours: it is never translated to
+  iifname "up0" ip saddr {gateway} ip daddr {slot} tcp dport != {internal_port} dnat ip to {guest}
   # whichever name server the guest asks, ours answers
   iifname "tap0" meta l4proto {{ tcp, udp }} th dport 53 dnat ip to {gateway}
  }}
@@ -172,6 +188,10 @@ _SYN = "tcp flags & (fin|syn|rst|ack) == syn"
 CONNECTIONS = 512
 """Open connections of one guest at once; the gateway's table of 65,536 then holds well over a hundred greedy ones."""
 
+INCOMING = 512
+"""Open connections to a guest's agent, and as many to all its other ports together: a thirtieth of what the ingress
+proxy carries (proxy/parts.py: MAX_CONNECTIONS), so that a crowd at one sandbox is none at the others."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
@@ -195,6 +215,8 @@ def gateway_ruleset(layout: Layout, reach: Reach) -> str:
         egress_uid=layout.egress_uid,
         gateway_uid=layout.gateway_uid,
         agent_port=AGENT_PORT,
+        internal_port=AGENT_INTERNAL_PORT,
+        incoming=INCOMING,
         egress_port=EGRESS_HTTP_PORT,
         relay_port=EGRESS_RELAY_PORT,
         dns_port=EGRESS_DNS_PORT,
@@ -213,7 +235,14 @@ def gateway_ruleset(layout: Layout, reach: Reach) -> str:
 def slot_ruleset(gateway: str, slot: str) -> str:
     """Return the rules of one slot, for a namespace where its `tap0` exists already (a netdev chain names it)."""
     return _SLOT.format(
-        gateway=gateway, slot=slot, agent_port=AGENT_PORT, guest=GUEST, tap=TAP, syn=_SYN, connections=CONNECTIONS
+        gateway=gateway,
+        slot=slot,
+        agent_port=AGENT_PORT,
+        internal_port=AGENT_INTERNAL_PORT,
+        guest=GUEST,
+        tap=TAP,
+        syn=_SYN,
+        connections=CONNECTIONS,
     )
 
 

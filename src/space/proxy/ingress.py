@@ -3,50 +3,100 @@
 It runs in the gateway namespace under its own uid and holds no secret. For each request it asks the gateway, which
 answers with the address to dial as dynamic metadata. Metadata cannot be written by a client or guest; where it is
 missing or not an address of a slot, no route leads anywhere, so Envoy never falls back to an address from a header or
-from the connection. Packet rules bound it again: this uid reaches slots' agents and nothing else.
+from the connection. Packet rules bound it again: this uid reaches guests, never their agents' internal port, and
+nothing else.
+
+Requests of SPACE's own surface name no port (`x-space-port`) and go to the agent. Those that name one go to the agent's
+E2B protocol or to a server of the user's, where WebSockets may begin.
 """
 
 from space.host.daemon import User
 from space.layout import Layout
+from space.net.nft import INCOMING
 from space.proxy import parts
 from space.proxy.parts import Node
+from space.wire import refusal
 
 _AUTHZ = "envoy.filters.http.ext_authz"
 _SOCKET_MODE = 0o660
 _HEAP_MIB = 512
 
-_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_DIAL = rf"100\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\.{_OCTET}\.{_OCTET}:49983"
-"""An address in 100.64.0.0/10 with the agent's port (RE2, matched whole)."""
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_SLOT = rf"100\.(?:6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\.{_OCTET}\.{_OCTET}"
+"""An address in 100.64.0.0/10 (RE2, matched whole)."""
 
-_ROUTES: tuple[Node, ...] = (
-    {
+_AGENT = "49983"
+_PORT = (
+    "(?:[1-9][0-9]{0,3}|[1-35][0-9]{4}|4(?:[0-8][0-9]{3}|9(?:[0-8][0-9]{2}|9(?:[0-79][0-9]|8[0-14-9])))"
+    "|6(?:[0-4][0-9]{3}|5(?:[0-4][0-9]{2}|5(?:[0-2][0-9]|3[0-5]))))"
+)
+"""Any port but the agent's two."""
+
+_OURS = ("x-space-sandbox", "x-space-port", "x-space-to", "x-api-key", *parts.CLIENT_ADDRESS)
+"""What no guest sees. The edge has taken out all of it but the first two."""
+
+_IDLE_S = 1
+"""How long an idle connection to a user's server is kept: common servers keep theirs for two to five seconds, and one
+that is closed by them while a request is on its way fails that request."""
+
+_AWAKENING: Node = {
+    "retry_on": "connect-failure",
+    "num_retries": 4,
+    "retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"},
+}
+"""A server that listens on loopback alone is reached about a second after its start: the agent has to see it first."""
+
+
+def _route(cluster: str, ports: str, *headers: Node, **action: object) -> Node:
+    dial = {"string_match": {"safe_regex": {"regex": f"{_SLOT}:{ports}"}}}
+    return {
         "match": {
             "prefix": "/",
-            "dynamic_metadata": [
-                {
-                    "filter": _AUTHZ,
-                    "path": [{"key": "dst"}],
-                    "value": {"string_match": {"safe_regex": {"regex": _DIAL}}},
-                }
-            ],
+            "headers": list(headers),
+            "dynamic_metadata": [{"filter": _AUTHZ, "path": [{"key": "dst"}], "value": dial}],
         },
-        "route": {"cluster": "guest", "timeout": "0s", "idle_timeout": "0s"},
-        # the guest sees the client's request and nothing of ours but its own access token
-        "request_headers_to_remove": [
-            "x-space-sandbox",
-            "x-space-to",
-            "x-api-key",
-            "authorization",
-            *parts.CLIENT_ADDRESS,
-        ],
-    },
+        "route": {"cluster": cluster, "timeout": "0s", "idle_timeout": "0s", **action},
+        "request_headers_to_remove": list(_OURS),
+    }
+
+
+_NAMED: Node = {"name": "x-space-port", "present_match": True}
+_UNNAMED: Node = {"name": "x-space-port", "present_match": False}
+_UPGRADE: Node = {"name": "upgrade", "present_match": True}
+
+_ROUTES: tuple[Node, ...] = (
+    _route("port", _PORT, _NAMED, retry_policy=_AWAKENING),
+    # whether an upgrade may happen is decided by the route of before the decision, so the manager allows it, and what
+    # is no user's server gets none
+    {"match": {"prefix": "/", "headers": [_UPGRADE]}, "direct_response": {"status": 400}},
+    _route("envd", _AGENT, _NAMED),
+    _route("guest", _AGENT, _UNNAMED) | {"request_headers_to_remove": [*_OURS, "authorization"]},
     {"match": {"prefix": "/"}, "direct_response": {"status": 503}},
 )
 
+_REFUSED = "delayed_connect_error:_"
+"""How the details of an answer tell why a connection was not made, followed by the error's number."""
+_ECONNREFUSED, _EHOSTUNREACH = 111, 113
+"""Linux's. The latter is what packet rules say when there are too many (net/nft.py)."""
+
+_NATIVE, _E2B = "xds.cluster_name == 'guest'", "xds.cluster_name in ['envd', 'port']"
+
 _ANSWERS = (
+    *parts.refusal(
+        f"{_E2B} && response.code_details.contains('{_REFUSED}{_ECONNREFUSED}')", 502, refusal.PORT_CLOSED, _AUTHZ
+    ),
+    *parts.refusal(
+        f"{_E2B} && response.code_details.contains('{_REFUSED}{_EHOSTUNREACH}')",
+        429, refusal.TOO_MANY.format(limit=INCOMING), _AUTHZ, connectionLimit=INCOMING,
+    ),
+    *parts.refusal(_E2B, 502, "The sandbox is running but its server did not answer as HTTP", _AUTHZ),
     parts.answer(
-        "xds.cluster_name == 'guest'", 503, "sandbox_unreachable", "Sandbox does not answer",
+        f"{_NATIVE} && response.code_details.contains('{_REFUSED}{_EHOSTUNREACH}')",
+        429, "too_many_requests", "Too many requests",
+        f"This sandbox has {INCOMING} requests under way already; end some, or wait for their end.", 1,
+    ),
+    parts.answer(
+        _NATIVE, 503, "sandbox_unreachable", "Sandbox does not answer",
         "The agent in the sandbox did not take the request. Get the sandbox's state; if it is running, try again.", 1,
     ),
     parts.answer(
@@ -69,7 +119,7 @@ def config(layout: Layout) -> str:
         grpc_service={"envoy_grpc": {"cluster_name": "authz"}, "timeout": "2s"},
         transport_api_version="V3",
         # what the gateway needs to know; it never sees a token
-        allowed_headers={"patterns": [{"exact": "x-space-sandbox"}]},
+        allowed_headers={"patterns": [{"exact": name} for name in ("x-space-sandbox", "x-space-port", "accept")]},
         failure_mode_allow=False,
         clear_route_cache=True,
         validate_mutations=True,
@@ -83,22 +133,32 @@ def config(layout: Layout) -> str:
         filters=[authz],
         # a stream whose guest is gone ends now, not after a wait for the edge to close first
         delayed_close="0s",
+        upgrade_configs=[{"upgrade_type": "websocket"}],
+        # a user's server may have `%2F` in its paths; on the agent's ports no path with an escape is let through
+        path_with_escaped_slashes_action="KEEP_UNCHANGED",
     )
     address: Node = {"pipe": {"path": str(layout.ingress_sock), "mode": _SOCKET_MODE}}
-    guest = parts.cluster(
-        "guest",
-        type="ORIGINAL_DST",
-        lb_policy="CLUSTER_PROVIDED",
-        connect_timeout="1s",
-        original_dst_lb_config={"metadata_key": {"key": _AUTHZ, "path": [{"key": "dst"}]}},
-        # shorter than the agent keeps an idle connection, so that it is never closed under a request
-        typed_extension_protocol_options=parts.http_protocol(
-            common_http_protocol_options={"idle_timeout": "30s"}, explicit_http_config={"http_protocol_options": {}}
-        ),
-    )
+    # the agent keeps an idle connection for longer, so that none is closed under a request
+    guests = [_guest("guest", 30), _guest("envd", 30), _guest("port", _IDLE_S, max_retries=65536)]
     gateway = parts.pipe_cluster(
         "authz",
         layout.authz_sock,
         typed_extension_protocol_options=parts.http_protocol(explicit_http_config={"http2_protocol_options": {}}),
     )
-    return parts.document([parts.listener("ingress", address, {"filters": [manager]})], [guest, gateway], _HEAP_MIB)
+    return parts.document([parts.listener("ingress", address, {"filters": [manager]})], [*guests, gateway], _HEAP_MIB)
+
+
+def _guest(name: str, idle_s: int, max_retries: int = 0) -> Node:
+    """Return the way into slots, with connections of its own that are kept for `idle_s`."""
+    return parts.cluster(
+        name,
+        max_retries=max_retries,
+        type="ORIGINAL_DST",
+        lb_policy="CLUSTER_PROVIDED",
+        connect_timeout="1s",
+        original_dst_lb_config={"metadata_key": {"key": _AUTHZ, "path": [{"key": "dst"}]}},
+        typed_extension_protocol_options=parts.http_protocol(
+            common_http_protocol_options={"idle_timeout": f"{idle_s}s"},
+            explicit_http_config={"http_protocol_options": {}},
+        ),
+    )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from space.wire.refusal import JSON, PAGE, page
+
 Node = dict[str, object]
 """A piece of configuration: what YAML can hold."""
 
@@ -85,6 +87,40 @@ def answer(expression: str, status: int, code: str, title: str, detail: str, ret
     if retry_after_s is not None:
         rule["headers_to_add"] = [{"header": {"key": "retry-after", "value": str(retry_after_s)}}]
     return rule
+
+
+def refusal(expression: str, status: int, message: str, source: str, **extra: object) -> tuple[Node, Node]:
+    """Return the rules that turn an answer of the proxy's own into E2B's form (wire/refusal.py): page, and JSON.
+
+    `source` is the filter in whose metadata the sandbox and the port are.
+    """
+    sandbox, port = (f"%DYNAMIC_METADATA({source}:{key})%" for key in ("sandbox", "port"))
+
+    def rule(condition: str, content_type: str, **body: object) -> Node:
+        return {
+            "filter": {
+                "extension_filter": extension(
+                    "envoy.access_loggers.extension_filters.cel",
+                    "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+                    expression=f"({expression}) && {condition}",
+                )
+            },
+            "status_code": status,
+            "headers_to_add": [
+                {"header": {"key": key, "value": value}}
+                for key, value in (("access-control-allow-origin", "*"), ("cache-control", "no-store"))
+            ],
+            "body_format_override": {"content_type": content_type, **body},
+        }
+
+    # `%` begins a command of Envoy's; the page's own text has none
+    text = page(message, sandbox, port)
+    navigating = "('accept' in request.headers && request.headers['accept'].contains('text/html'))"
+    fields: Node = {"sandboxId": sandbox, "message": message, "port": port, "code": status}
+    return (
+        rule(navigating, PAGE, text_format_source={"inline_string": text}),
+        rule("true", JSON, json_format=fields | extra),
+    )
 
 
 _MALFORMED = (
@@ -192,13 +228,16 @@ def pipe(path: Path) -> Node:
     return {"pipe": {"path": str(path)}}
 
 
-def cluster(name: str, **fields: object) -> Node:
-    """Return an upstream, its limits above what the listener lets in: one sandbox must not refuse another."""
-    limits = {"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536, "max_retries": 0}
+def cluster(name: str, *, max_retries: int = 0, **fields: object) -> Node:
+    """Return an upstream, its limits above what the listener lets in: one sandbox must not refuse another.
+
+    `max_retries` at once; 0 forbids them, whatever a route says.
+    """
+    limits = {"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536}
     return {
         "name": name,
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
-        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **limits}]},
+        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", "max_retries": max_retries, **limits}]},
         **fields,
     }
 
