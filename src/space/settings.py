@@ -8,6 +8,7 @@ uid's), so secrets appear neither in argv nor in the environment.
 import difflib
 import json
 import os
+import re
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -30,6 +31,22 @@ Addresses = Annotated[tuple[IPv4Address, ...], pydantic.BeforeValidator(_split)]
 """In the environment separated by commas."""
 Networks = Annotated[tuple[IPv4Network, ...], pydantic.BeforeValidator(_split)]
 
+_DOMAIN = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63})*(:[1-9][0-9]{0,4})?")
+_OTHERS = ("e2b.app", "e2b.dev", "e2b.pro", "e2b-staging.dev", "e2b-tango.dev", "e2b-juliett.dev")
+
+
+def _check_domain(text: str) -> str:
+    """Return a domain in lower case; ValueError for what is none, or one that E2B's clients take for E2B's own."""
+    domain = text.lower()
+    if not _DOMAIN.fullmatch(domain):
+        raise ValueError("a domain is meant, such as sandboxes.example.com or sandboxes.example.com:8443")
+    if domain.partition(":")[0].removeprefix("foxtrot-2.") in _OTHERS:
+        raise ValueError("clients of E2B take this domain for E2B's own; use one of yours")
+    return domain
+
+
+Domain = Annotated[str, pydantic.AfterValidator(_check_domain)]
+
 DEFAULT_PORT = 8080
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_DATA_DIR = Path("/var/lib/space")
@@ -50,6 +67,11 @@ class HostSettings(_Settings):
 
     port: int = pydantic.Field(default=DEFAULT_PORT, ge=0, le=65535)
     """TCP port of the edge."""
+
+    domain: Domain | None = None
+    """Names below it stand for sandboxes' ports: `<port>-<id>.<domain>` for each sandbox and port, and anything else
+    for the API. `:port` belongs to it where clients reach the edge at another port than 443. None: clients say by
+    headers which sandbox they mean; a name whose first label is `<port>-<id>` is understood below any domain."""
 
     database_url: SecretStr | None = None
     """`postgresql://...` of a server to use; None starts an embedded one in the data folder."""
@@ -156,6 +178,9 @@ class ApiSettings(ProcessSettings):
     """Of the api."""
 
     database_url: SecretStr
+
+    domain: str | None = None
+    """See HostSettings.domain."""
 
     secret_keys: tuple[SecretStr, ...]
     """Master keys for what is sealed in the database, the newest first; 64 hex digits each."""

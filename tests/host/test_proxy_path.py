@@ -59,6 +59,9 @@ def _api(asked: list[Request], sandboxes: set[str]) -> FastAPI:
             headers = {"www-authenticate": "Bearer", "x-internal": "not for clients"}
             return JSONResponse(problem.model_dump(), 401, headers, media_type="application/problem+json")
         sandbox = path.split("/")[2]
+        if b"%" in request.scope["raw_path"]:
+            problem = Problem(title="Bad request", status=400, code="bad_request", detail="No escapes.")
+            return JSONResponse(problem.model_dump(), 400, media_type="application/problem+json")
         if sandbox not in sandboxes:
             problem = Problem(title="Not found", status=404, code="not_found", detail="No such sandbox.")
             return JSONResponse(problem.model_dump(), 404, media_type="application/problem+json")

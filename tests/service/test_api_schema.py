@@ -44,7 +44,7 @@ async def test_every_answer_is_as_documented(api: Api, tmp_path: Path, monkeypat
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # else each answer waits 40 ms for an acknowledgement
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/openapi.json"
-    web = http_server(assemble(api.plane, api.access), grace_s=1)
+    web = http_server(assemble(api.plane, api.access, None), grace_s=1)
     async with asyncio.TaskGroup() as group:
         group.create_task(web.serve(sockets=[listening]))
         done = await command.run(

@@ -36,14 +36,14 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def api_over(db: Database, worker_sock: Path) -> AsyncIterator[Api]:
+async def api_over(db: Database, worker_sock: Path, domain: str | None = None) -> AsyncIterator[Api]:
     """Put an api together the way the process does, without its loops."""
     client = WorkerClient(worker_sock)
     plane = Plane(db, Notices(db), Workers([WorkerLink(client)]), Vault([bytes(32)]))
     access = Access(plane)
     project = await projects.ensure(db, keys.DEFAULT_PROJECT)
     _, key = await keys.create(db, project, "test")
-    transport = httpx2.ASGITransport(app=assemble(plane, access))
+    transport = httpx2.ASGITransport(app=assemble(plane, access, domain))
     try:
         with access.following():
             async with httpx2.AsyncClient(

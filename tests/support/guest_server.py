@@ -31,7 +31,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        """Tell the request as it arrived, or say what the query tells to."""
+        """Tell the request as it arrived, or say what the query tells to; after an upgrade, say what is said."""
+        if self.headers["upgrade"]:
+            self.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
+            while said := self.connection.recv(65536):
+                self.wfile.write(said)
+            self.close_connection = True
+            return
         headers = [[name.lower(), value] for name, value in self.headers.items()]
         query = urllib.parse.urlsplit(self.path).query
         if self.path.startswith("/v1/files/stat"):

@@ -11,11 +11,12 @@ import structlog
 from fastapi.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from space.apiserver.edge_question import PREFIX, decide
+from space.apiserver.edge_question import EdgeQuestion, refusing
+from space.apiserver.question import Question
 from space.control.access import CALLER, Access
 from space.control.figures import Figures
 from space.model.ids import new_id
-from space.wire.serving import answer
+from space.wire.edge import PREFIX
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,31 +34,40 @@ class Surface:
 class Front:
     """The ASGI application that the server runs. A path whose first part is in `parts` is the `e2b` surface's."""
 
-    def __init__(self, api: Surface, e2b: Surface, parts: frozenset[str], access: Access, figures: Figures) -> None:
+    def __init__(
+        self,
+        api: Surface,
+        e2b: Surface,
+        parts: frozenset[str],
+        access: Access,
+        question: EdgeQuestion,
+        figures: Figures,
+    ) -> None:
         self._api, self._e2b, self._parts = api, e2b, parts
-        self._access, self._figures = access, figures
+        self._access, self._question, self._figures = access, question, figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             raise NotImplementedError(f"The api speaks HTTP only, not {scope['type']}.")
-        path: str = scope["path"]
-        if path.startswith(PREFIX + "/"):
+        raw: bytes = scope["raw_path"]  # not `path`, in which `/internal%2Fauthz` of a client looks like the edge's
+        if raw.startswith(PREFIX.encode() + b"/"):
             await self._decide(scope, receive, send)
         else:
-            first = path[1:].partition("/")[0]
+            first = raw[1:].partition(b"/")[0].decode("latin-1")
             await self._serve(self._e2b if first in self._parts else self._api, scope, receive, send)
 
     async def _decide(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: bytes = scope["raw_path"]
+        asked = Question.of(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
         try:
-            headers = await decide(self._access, path.removeprefix(PREFIX.encode()), dict(scope["headers"]))
+            verdict = await self._question.decide(asked)
         except Exception as error:  # noqa: BLE001 - whatever it is, the edge gets an answer, and it is no
-            refusal = answer(error)
+            refusal = refusing(error, asked)
             self._figures.decisions.labels(refusal.status_code).inc()
             await refusal(scope, receive, send)
             return
         self._figures.decisions.labels(200).inc()
+        headers = [(name.encode(), value.encode()) for name, value in verdict.items()]
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, (b"content-length", b"0")]})
         await send({"type": "http.response.body"})
 

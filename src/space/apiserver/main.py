@@ -68,7 +68,7 @@ async def _serve(settings: ApiSettings) -> None:
         access = Access(plane)
         stack.enter_context(access.following())
         socket = stack.enter_context(contextlib.closing(bind_unix(layout.api_sock, mode=0o660)))
-        http = server(assemble(plane, access), grace_s=_GRACE_S)
+        http = server(assemble(plane, access, settings.domain), grace_s=_GRACE_S)
 
         async def stopping() -> None:
             await stop.wait()

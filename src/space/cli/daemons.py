@@ -123,6 +123,7 @@ def api(layout: Layout, settings: HostSettings, database: SecretStr, secret_keys
         uid_base=layout.uid_base,
         log_level=settings.log_level,
         database_url=database,
+        domain=settings.domain,
         secret_keys=secret_keys,
     )
     file = folders.write_settings(layout, "api", wish, layout.api_uid)

@@ -1,9 +1,10 @@
 """Who is asking: the API key of a request, and the sandbox it is about, both from a cache of a moment."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from space.control import keys, lifecycle
+from space.control.live_tokens import LiveTokens
 from space.control.plane import Plane
 from space.control.recent import Recent
 from space.model.errors import Unauthorized
@@ -41,6 +42,7 @@ class Access:
         self._plane = plane
         self._keys = Recent(read_key)
         self._sandboxes = Recent(read_sandbox)
+        self._tokens = LiveTokens(plane.db)
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
@@ -63,16 +65,41 @@ class Access:
             raise Unauthorized(_MISSING)
         return await self._keys.get(text)
 
-    async def reachable(self, ident: SandboxId, project: ProjectId) -> Sandbox | None:
-        """Return the row of a sandbox that a request is for, at most a moment old; that counts as using it.
+    async def current(self, ident: SandboxId) -> Sandbox | None:
+        """Return a sandbox's row of any project, at most a moment old; one that cannot be reached is read now.
 
-        One that sleeps, and may be woken by a request, is awake then. Raises what keeps it from that.
+        So whoever was told that it is awake, or asleep, finds it so, even where that news is still on its way here.
         """
         row = await self._sandboxes.get(ident)
+        if row is not None and lifecycle.why_unreachable(row, row.project, ident) is not None:
+            self._sandboxes.drop(ident)
+            row = await self._sandboxes.get(ident)
+        return row
+
+    async def awake(self, row: Sandbox) -> Sandbox:
+        """Return the row of a sandbox once it is awake, where it sleeps and a request may wake it.
+
+        Raises what keeps it from that.
+        """
+        if not lifecycle.wakes(row):
+            return row
+        woken = await lifecycle.wake(self._plane, row)
+        self._sandboxes.drop(row.id)
+        return woken
+
+    def used(self, ident: SandboxId) -> None:
+        """Note that a sandbox is used now."""
+        self._plane.activity.touch(ident)
+
+    async def reachable(self, ident: SandboxId, project: ProjectId) -> Sandbox | None:
+        """Return the row of a project's sandbox that a request is for, awake if it may be; that counts as using it."""
+        row = await self.current(ident)
         if row is None or row.project != project:
             return row
-        if lifecycle.wakes(row):
-            row = await lifecycle.wake(self._plane, row)
-            self._sandboxes.drop(ident)
-        self._plane.activity.touch(ident)
+        row = await self.awake(row)
+        self.used(ident)
         return row
+
+    async def signer(self, which: Callable[[Iterable[tuple[SandboxId, str]]], SandboxId | None]) -> SandboxId | None:
+        """Return the sandbox that `which` picks by its token out of all that live, of any project."""
+        return await self._tokens.find(which)

@@ -1,16 +1,16 @@
 """Which sandbox, and which port of it, a request means that comes to SPACE's public address. Pure.
 
-E2B's clients say it in one of two ways: by the name that they call (`<port>-<id>.<domain>`), or by two headers at a name
-that all sandboxes share (`E2b-Sandbox-Id`, `E2b-Sandbox-Port`). The name wins where both are there and differ, as with
-E2B: a page in a browser is bound to its origin, and no header that it sets may turn that into another sandbox's.
+E2B's clients say it in one of two ways: by the name that they call (`<port>-<id>.<domain>`), or by two headers at a
+name that all sandboxes share (`E2b-Sandbox-Id`, `E2b-Sandbox-Port`). The name wins where both are there and differ, as
+with E2B: a page in a browser is bound to its origin, and no header that it sets may turn that into another sandbox's.
 """
 
 import dataclasses
 import re
 from collections.abc import Mapping
 
-from space.model.errors import BadRequest
 from space.wire.gateway import AGENT_PORT
+from space.wire.refusal import Refusal
 
 SANDBOX_HEADER = b"e2b-sandbox-id"
 PORT_HEADER = b"e2b-sandbox-port"
@@ -38,7 +38,7 @@ def target(headers: Mapping[bytes, bytes], domain: str | None) -> Target | None:
     """Return what a request with these headers (names in lower case) means; None where it is for SPACE's own API.
 
     `domain`: below which names stand for sandboxes (with its port, if it is not the scheme's own); None takes any name
-    whose first label has a port and an id. Raises BadRequest for a port that is none.
+    whose first label has a port and an id. Raises Refusal for a port that is none.
     """
     named = _named(headers.get(b"host", b"").lower(), None if domain is None else domain.lower().encode())
     if named is not None:
@@ -47,7 +47,8 @@ def target(headers: Mapping[bytes, bytes], domain: str | None) -> Target | None:
     if not sandbox:
         return None
     port = headers.get(PORT_HEADER, b"").strip()
-    return Target(_shown(sandbox.partition(b"-")[0]), _port(port) if port else AGENT_PORT, own_name=False)
+    ident = _shown(sandbox.partition(b"-")[0])
+    return Target(ident, _port(port, ident) if port else AGENT_PORT, own_name=False)
 
 
 def _named(host: bytes, domain: bytes | None) -> Target | None:
@@ -60,7 +61,8 @@ def _named(host: bytes, domain: bytes | None) -> Target | None:
             return None
     elif rest.removesuffix(b".") != without_port(domain):
         return None
-    return Target(_shown(match[2]), _port(match[1]), own_name=True)
+    ident = _shown(match[2])
+    return Target(ident, _port(match[1], ident), own_name=True)
 
 
 def without_port(host: bytes) -> bytes:
@@ -69,10 +71,10 @@ def without_port(host: bytes) -> bytes:
     return name if colon and port.isdigit() else host
 
 
-def _port(text: bytes) -> int:
+def _port(text: bytes, sandbox: str) -> int:
     """Read a port once, in its one spelling."""
     if not _PORT.fullmatch(text) or int(text) > 65535:
-        raise BadRequest("Invalid sandbox port")
+        raise Refusal(400, sandbox, "Invalid sandbox port")
     return int(text)
 
 

@@ -1,40 +1,75 @@
 """Configuration of the edge: the public front on TCP.
 
-Two kinds of requests come in:
-- A call of a sandbox's agent (`/v1/sandboxes/<id>/commands...` and `/files...`): the api is asked who this is and
-  whether they may (`/internal/authz` before the same method and path). Its 200 names the way in `x-space-to`, the
-  sandbox, and the agent's token; then the bytes go to the ingress proxy without passing the api. Its 4xx, body
-  included, is the client's answer. A 5xx counts as no decision: 503.
+Three kinds of requests come in:
+- A call of a sandbox's agent in SPACE's own API (`/v1/sandboxes/<id>/commands...` and `/files...`).
+- A request for a port of a sandbox, as E2B's clients and browsers make it: by name, by header, or by a signed URL.
 - Everything else goes to the api, which authenticates it by itself; asking twice would double the cost of each call.
 
-No header that decides (`x-space-*`, `x-access-token`) survives from a client, and no credential of the API travels on
-towards a guest.
+For the first two the api is asked who this is and whether they may (wire/edge.py). Its 200 names the way in
+`x-space-to`; then the bytes go to the ingress proxy without passing the api. Its 4xx, body included, is the client's
+answer. A 5xx counts as no decision: 503. The routes below ask for whatever could be meant for a sandbox; what is meant
+is the api's to say, and only what it says is acted upon.
+
+No header that decides (`x-space-*`) survives from a client, and no credential of the API travels on towards a guest.
 """
+
+from collections.abc import Sequence
 
 from space.host.daemon import User
 from space.layout import Layout
 from space.proxy import parts
 from space.proxy.parts import Node
+from space.wire import edge
 
 _AUTHZ = "envoy.filters.http.ext_authz"
+_LUA = "envoy.filters.http.lua"
 _HEAP_MIB = 512
 _DATA_PLANE = "/v1/sandboxes/[a-z0-9]{20}/(commands|files)(/.*)?"
 """Paths of agents' calls (RE2, matched whole, without the query)."""
+
+_NAMED = r"(?i)[0-9]+-[a-z0-9]+(-[a-z0-9]+)?\..+"
+"""Names that could be a sandbox's port."""
 
 _DECISION = "30s"
 """The longest a decision takes: a request for a sandbox that sleeps waits for it (control/lifecycle.py: WAKE_S)."""
 
 _CREDENTIALS = ("x-api-key", "authorization", "cookie")
-_VERDICT = ("x-space-to", "x-space-sandbox", "x-access-token")
 
-_GUEST_ANSWERS = (
-    "server", "set-cookie", "alt-svc", "strict-transport-security", "clear-site-data", "service-worker-allowed",
-    "x-accel-redirect", "x-sendfile", "access-control-allow-origin", "access-control-allow-credentials",
-    "nel", "report-to", "reporting-endpoints", "link", "refresh", "location", "content-location",
-    "www-authenticate", "proxy-authenticate",
+_NOT_FOR_GUESTS = (edge.TO, edge.ORIGIN, "e2b-sandbox-id", "e2b-sandbox-port", "e2b-traffic-access-token")
+
+_NEVER = ("alt-svc", "clear-site-data", "x-accel-redirect", "x-sendfile")
+"""Headers of a guest's answer that would act on a whole domain in a browser, or on a proxy in front of us."""
+
+_NOT_ON_A_SHARED_ORIGIN = (
+    *_NEVER, "server", "set-cookie", "strict-transport-security", "service-worker-allowed", "nel", "report-to",
+    "reporting-endpoints", "proxy-authenticate",
 )  # fmt: skip
-"""Headers of a guest's answer that would act on the API's whole origin in a browser, on a proxy in front of us, or
-send a client elsewhere: one that follows redirects may take its `x-api-key` along."""
+"""Those that would act on other sandboxes, where all have one name."""
+
+_STRICTLY_NOT = (*_NOT_ON_A_SHARED_ORIGIN, "link", "refresh", "location", "content-location", "www-authenticate")
+"""Those that would act on a page, or send a client elsewhere: one that follows redirects takes its tokens along."""
+
+_GUEST_ANSWERS = (*_STRICTLY_NOT, "access-control-allow-origin", "access-control-allow-credentials")
+"""Those that an answer in SPACE's own API has no use for."""
+
+_HOST_COOKIES = """
+function envoy_on_response(handle)
+  local headers = handle:headers()
+  local kept, changed = {}, false
+  for index = 0, headers:getNumValues("set-cookie") - 1 do
+    local cookie, count = headers:getAtIndex("set-cookie", index):gsub(";%s*[dD][oO][mM][aA][iI][nN]%s*=[^;]*", "")
+    kept[#kept + 1] = cookie
+    changed = changed or count > 0
+  end
+  if changed then
+    headers:remove("set-cookie")
+    for _, cookie in ipairs(kept) do
+      headers:add("set-cookie", cookie)
+    end
+  end
+end
+"""
+"""A cookie of a port is for that port's name: with `Domain` it would be sent to every other sandbox."""
 
 _SOL_SOCKET, _SO_KEEPALIVE = 1, 9
 _IPPROTO_TCP, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT = 6, 4, 5, 6
@@ -54,66 +89,141 @@ def _overwrite(name: str, value: str) -> Node:
     return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
 
 
-_ROUTES: tuple[Node, ...] = (
-    {
+_INERT = [
+    _overwrite("x-content-type-options", "nosniff"),
+    _overwrite("content-security-policy", "sandbox; default-src 'none'"),
+]
+"""A file of a guest that is opened in a browser must not run as a page of the API's origin."""
+
+_UPGRADE: Node = {"name": "upgrade", "present_match": True}
+_NO_UPGRADE = [{"upgrade_type": "websocket", "enabled": False}]
+_UNASKED = {_AUTHZ: parts.typed("extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute", disabled=True)}
+
+
+def _header(name: str, value: str) -> Node:
+    return {"name": name, "string_match": {"exact": value}}
+
+
+def _to(cluster: str, **action: object) -> Node:
+    return {"cluster": cluster, "timeout": "0s", "idle_timeout": "0s", **action}
+
+
+def _visit(origin: str, hidden: Sequence[str], **fields: object) -> Node:
+    """Return the route for a sandbox's port; `hidden` are headers of its answer that the client does not get.
+
+    Where the guest has a name of its own for a client, it is told that one when it sees another.
+    """
+    own = origin == edge.OWN
+    return {
         "match": {
-            "safe_regex": {"regex": _DATA_PLANE},
-            "headers": [{"name": "x-space-to", "string_match": {"exact": "node"}}],
+            "prefix": "/",
+            "headers": [
+                _header(edge.TO, edge.NODE),
+                {"name": edge.PORT, "present_match": True},
+                _header(edge.ORIGIN, origin),
+            ],
         },
-        "route": {
-            "cluster": "node",
-            "timeout": "0s",
-            "idle_timeout": "0s",
-            "regex_rewrite": {
+        "route": _to("node", host_rewrite_header=edge.HOST, append_x_forwarded_host=own),
+        "request_headers_to_remove": [*_NOT_FOR_GUESTS, "x-forwarded-for", *(() if own else ["cookie"])],
+        "response_headers_to_remove": list(hidden),
+        **fields,
+    }
+
+
+def _asked(**match: object) -> Node:
+    """Return a route that holds until the api has said where to: then another one fits."""
+    return {"match": match, "direct_response": {"status": 503}}
+
+
+_ROUTES: tuple[Node, ...] = (
+    _visit(edge.OWN, _NEVER)
+    | {
+        "typed_per_filter_config": {
+            _LUA: parts.typed(
+                "extensions.filters.http.lua.v3.LuaPerRoute", source_code={"inline_string": _HOST_COOKIES}
+            )
+        }
+    },
+    _visit(edge.SHARED, _NOT_ON_A_SHARED_ORIGIN),
+    _visit(edge.STRICT, _STRICTLY_NOT, response_headers_to_add=_INERT),
+    # whether an upgrade may happen is decided by the route of before the decision, which allows it; so what is decided
+    # to be something else ends here
+    {"match": {"prefix": "/", "headers": [_UPGRADE, {"name": edge.TO, "present_match": True}]},
+     "direct_response": {"status": 400}},
+    {
+        "match": {"safe_regex": {"regex": _DATA_PLANE}, "headers": [_header(edge.TO, edge.NODE)]},
+        "route": _to(
+            "node",
+            regex_rewrite={
                 "pattern": {"regex": "^/v1/sandboxes/[a-z0-9]{20}/(commands|files)"},
                 "substitution": r"/v1/\1",
             },
-        },
-        "request_headers_to_remove": [*_CREDENTIALS, "x-space-to", *parts.CLIENT_ADDRESS],
-        "response_headers_to_remove": list(_GUEST_ANSWERS),
-        # a file of a guest that is opened in a browser must not run as a page of the API's origin
-        "response_headers_to_add": [
-            _overwrite("x-content-type-options", "nosniff"),
-            _overwrite("content-security-policy", "sandbox; default-src 'none'"),
+        ),
+        "request_headers_to_remove": [
+            *_CREDENTIALS, *_NOT_FOR_GUESTS, *parts.STEERING, "x-forwarded-host", *parts.CLIENT_ADDRESS
         ],
+        "response_headers_to_remove": list(_GUEST_ANSWERS),
+        "response_headers_to_add": _INERT,
     },
     {
-        # until the decision has been made this is the route, and it stays the route when the api keeps the request
-        "match": {"safe_regex": {"regex": _DATA_PLANE}},
-        "route": {"cluster": "api", "timeout": "0s", "idle_timeout": "0s"},
-        "request_headers_to_remove": list(_VERDICT),
+        "match": {"prefix": "/", "headers": [_header(edge.TO, edge.API)]},
+        "route": _to("api"),
+        "request_headers_to_remove": [*edge.VERDICT, *parts.STEERING],
         "response_headers_to_remove": ["server"],
     },
+    _asked(prefix="/", headers=[{"name": ":authority", "string_match": {"safe_regex": {"regex": _NAMED}}}]),
+    _asked(prefix="/", headers=[{"name": "e2b-sandbox-id", "present_match": True}]),
+    _asked(path="/files", query_parameters=[{"name": "signature", "present_match": True}]),
+    _asked(safe_regex={"regex": _DATA_PLANE}),
     {
         # the api's decisions are asked for by the edge alone
         "match": {"path_separated_prefix": "/internal"},
         "direct_response": {"status": 404},
-        "typed_per_filter_config": {
-            _AUTHZ: parts.typed("extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute", disabled=True)
-        },
+        "typed_per_filter_config": _UNASKED,
     },
     {
         "match": {"prefix": "/"},
-        "route": {"cluster": "api", "timeout": "0s", "idle_timeout": "0s"},
+        "route": _to("api", upgrade_configs=_NO_UPGRADE),
+        "request_headers_to_remove": list(parts.STEERING),
         "response_headers_to_remove": ["server"],
-        "typed_per_filter_config": {
-            _AUTHZ: parts.typed("extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute", disabled=True)
-        },
+        "typed_per_filter_config": _UNASKED,
     },
-)
+)  # fmt: skip
+
+_OURS = "request.path.startsWith('/v1/')"
+_VISIT = f"'{edge.PORT}' in request.headers"
+_DOWN = "xds.cluster_name == 'api' && response.code == 503"
+_UNDECIDED = "response.code_details == 'ext_authz_error'"
 
 _ANSWERS = (
+    *(
+        parts.renumbered(f"response.code == {number} && response.code_details == 'ext_authz_denied'", status)
+        for status, number in edge.IN_PLACE_OF.items()
+    ),
     parts.answer(
-        "response.code_details == 'ext_authz_error'", 503, "unavailable", "Temporarily unavailable",
+        f"{_UNDECIDED} && {_OURS}", 503, "unavailable", "Temporarily unavailable",
         "The API cannot decide about this request just now; it may be restarting. Try again.", 1,
+    ),
+    parts.e2b_answer(_UNDECIDED, 503, "SPACE cannot decide about this request just now. Try again.", again=True),
+    parts.e2b_answer(
+        f"xds.cluster_name == 'node' && {_VISIT}", 503, "The sandbox's host did not take the request. Try again.",
+        again=True,
     ),
     parts.answer(
         "xds.cluster_name == 'node'", 503, "sandbox_unreachable", "Sandbox does not answer",
         "The sandbox's host did not take the request; its proxy may be restarting. Try again.", 1,
     ),
     parts.answer(
-        "xds.cluster_name == 'api' && response.code == 503", 503, "unavailable", "Temporarily unavailable",
+        f"{_DOWN} && {_OURS}", 503, "unavailable", "Temporarily unavailable",
         "The API does not answer; it may be restarting. Try again.", 1,
+    ),
+    # a client that tries again by itself must not make a sandbox twice: only what the api never got may be sent again
+    parts.e2b_answer(
+        f"{_DOWN} && response.code_details.contains('connection_failure')", 503,
+        "SPACE does not answer just now. Try again.", again=True,
+    ),
+    parts.e2b_answer(
+        _DOWN, 503, "SPACE ended this request; it may have been carried out. Look before you try again.", again=False
     ),
 )  # fmt: skip
 
@@ -130,15 +240,13 @@ def config(layout: Layout, host: str, port: int) -> str:
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
         http_service={
             "server_uri": {"uri": "http://api", "cluster": "api", "timeout": _DECISION},
-            "path_prefix": "/internal/authz",
+            "path_prefix": edge.PREFIX,
             "authorization_response": {
-                "allowed_upstream_headers": {"patterns": [{"exact": name} for name in _VERDICT]},
-                "allowed_client_headers": {
-                    "patterns": [{"exact": name} for name in ("content-type", "retry-after", "www-authenticate")]
-                },
+                "allowed_upstream_headers": {"patterns": [{"exact": name} for name in edge.VERDICT]},
+                "allowed_client_headers": {"patterns": [{"exact": name} for name in edge.CLIENT]},
             },
         },
-        allowed_headers={"patterns": [{"exact": "x-api-key"}, {"exact": "authorization"}]},
+        allowed_headers={"patterns": [{"exact": name} for name in edge.ASKED]},
         failure_mode_allow=False,
         clear_route_cache=True,
         validate_mutations=True,
@@ -146,12 +254,16 @@ def config(layout: Layout, host: str, port: int) -> str:
     )
     manager = parts.connection_manager(
         "edge",
-        strip=parts.stripped_early((*parts.FORGED_PREFIXES, "x-space-"), (*parts.FORGED_NAMES, "x-access-token")),
+        strip=parts.stripped_early((*parts.FORGED_PREFIXES, "x-space-"), parts.FORGED_NAMES),
         answers=_ANSWERS,
         routes=_ROUTES,
-        filters=[authz],
+        filters=[authz, parts.extension(_LUA, "extensions.filters.http.lua.v3.Lua")],
         # long enough that a client which still uploads reads the refusal, short enough that a dead stream ends
         delayed_close="0.1s",
+        upgrade_configs=[{"upgrade_type": "websocket"}],
+        # a user's server may have `%2F` in its paths, and so have E2B's template ids; on the agents' routes the api
+        # refuses it
+        path_with_escaped_slashes_action="KEEP_UNCHANGED",
     )
     address: Node = {"socket_address": {"address": host, "port_value": port}}
     front = parts.listener("edge", address, {"filters": [manager]}) | {"socket_options": _KEEPALIVE}

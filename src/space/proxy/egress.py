@@ -190,7 +190,7 @@ def _manager(chain: str) -> Node:
     }
     return parts.connection_manager(
         chain,
-        strip=parts.stripped_early((*parts.FORGED_PREFIXES, "x-space-"), parts.FORGED_NAMES),
+        strip=parts.stripped_early((*parts.FORGED_PREFIXES, "x-space-"), (*parts.FORGED_NAMES, *parts.STEERING)),
         answers=_ANSWERS,
         routes=(),
         filters=[_rate_limit(), _authorization(), _redactor()],

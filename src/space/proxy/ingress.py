@@ -15,7 +15,7 @@ from space.layout import Layout
 from space.net.nft import INCOMING
 from space.proxy import parts
 from space.proxy.parts import Node
-from space.wire import refusal
+from space.wire import edge, refusal
 
 _AUTHZ = "envoy.filters.http.ext_authz"
 _SOCKET_MODE = 0o660
@@ -32,8 +32,11 @@ _PORT = (
 )
 """Any port but the agent's two."""
 
-_OURS = ("x-space-sandbox", "x-space-port", "x-space-to", "x-api-key", *parts.CLIENT_ADDRESS)
-"""What no guest sees. The edge has taken out all of it but the first two."""
+_OURS = (edge.SANDBOX, edge.PORT, edge.HOST, edge.TO, edge.ORIGIN, "x-forwarded-for")
+"""What no guest sees."""
+
+_NOT_FOR_AGENTS = (*_OURS, *parts.STEERING, "x-forwarded-proto", "x-forwarded-host", "x-api-key")
+"""What a user's server may have a use for, and the agent has none."""
 
 _IDLE_S = 1
 """How long an idle connection to a user's server is kept: common servers keep theirs for two to five seconds, and one
@@ -56,42 +59,40 @@ def _route(cluster: str, ports: str, *headers: Node, **action: object) -> Node:
             "dynamic_metadata": [{"filter": _AUTHZ, "path": [{"key": "dst"}], "value": dial}],
         },
         "route": {"cluster": cluster, "timeout": "0s", "idle_timeout": "0s", **action},
-        "request_headers_to_remove": list(_OURS),
     }
 
 
-_NAMED: Node = {"name": "x-space-port", "present_match": True}
-_UNNAMED: Node = {"name": "x-space-port", "present_match": False}
+_NAMED: Node = {"name": edge.PORT, "present_match": True}
+_UNNAMED: Node = {"name": edge.PORT, "present_match": False}
 _UPGRADE: Node = {"name": "upgrade", "present_match": True}
 
 _ROUTES: tuple[Node, ...] = (
-    _route("port", _PORT, _NAMED, retry_policy=_AWAKENING),
+    _route("port", _PORT, _NAMED, retry_policy=_AWAKENING) | {"request_headers_to_remove": list(_OURS)},
     # whether an upgrade may happen is decided by the route of before the decision, so the manager allows it, and what
     # is no user's server gets none
     {"match": {"prefix": "/", "headers": [_UPGRADE]}, "direct_response": {"status": 400}},
-    _route("envd", _AGENT, _NAMED),
-    _route("guest", _AGENT, _UNNAMED) | {"request_headers_to_remove": [*_OURS, "authorization"]},
+    _route("envd", _AGENT, _NAMED) | {"request_headers_to_remove": list(_NOT_FOR_AGENTS)},
+    _route("guest", _AGENT, _UNNAMED) | {"request_headers_to_remove": [*_NOT_FOR_AGENTS, "authorization"]},
     {"match": {"prefix": "/"}, "direct_response": {"status": 503}},
 )
 
-_REFUSED = "delayed_connect_error:_"
-"""How the details of an answer tell why a connection was not made, followed by the error's number."""
-_ECONNREFUSED, _EHOSTUNREACH = 111, 113
-"""Linux's. The latter is what packet rules say when there are too many (net/nft.py)."""
+_NOBODY_LISTENS = "response.code_details.contains('delayed_connect_error:_Connection_refused')"
+_TOO_MANY = "response.code_details.contains('delayed_connect_error:_No_route_to_host')"
+"""What packet rules say when there are too many connections (net/nft.py)."""
 
 _NATIVE, _E2B = "xds.cluster_name == 'guest'", "xds.cluster_name in ['envd', 'port']"
 
 _ANSWERS = (
     *parts.refusal(
-        f"{_E2B} && response.code_details.contains('{_REFUSED}{_ECONNREFUSED}')", 502, refusal.PORT_CLOSED, _AUTHZ
+        f"{_E2B} && {_NOBODY_LISTENS}", 502, refusal.PORT_CLOSED, _AUTHZ
     ),
     *parts.refusal(
-        f"{_E2B} && response.code_details.contains('{_REFUSED}{_EHOSTUNREACH}')",
+        f"{_E2B} && {_TOO_MANY}",
         429, refusal.TOO_MANY.format(limit=INCOMING), _AUTHZ, connectionLimit=INCOMING,
     ),
     *parts.refusal(_E2B, 502, "The sandbox is running but its server did not answer as HTTP", _AUTHZ),
     parts.answer(
-        f"{_NATIVE} && response.code_details.contains('{_REFUSED}{_EHOSTUNREACH}')",
+        f"{_NATIVE} && {_TOO_MANY}",
         429, "too_many_requests", "Too many requests",
         f"This sandbox has {INCOMING} requests under way already; end some, or wait for their end.", 1,
     ),
@@ -119,7 +120,7 @@ def config(layout: Layout) -> str:
         grpc_service={"envoy_grpc": {"cluster_name": "authz"}, "timeout": "2s"},
         transport_api_version="V3",
         # what the gateway needs to know; it never sees a token
-        allowed_headers={"patterns": [{"exact": name} for name in ("x-space-sandbox", "x-space-port", "accept")]},
+        allowed_headers={"patterns": [{"exact": name} for name in (edge.SANDBOX, edge.PORT, "accept")]},
         failure_mode_allow=False,
         clear_route_cache=True,
         validate_mutations=True,
@@ -127,7 +128,9 @@ def config(layout: Layout) -> str:
     )
     manager = parts.connection_manager(
         "ingress",
-        strip=parts.stripped_early(parts.FORGED_PREFIXES, parts.FORGED_NAMES),
+        # the edge has said by which name and scheme it was called, and nobody else can connect
+        strip=parts.stripped_early(["x-envoy-"], ()),
+        use_remote_address=False,
         answers=_ANSWERS,
         routes=_ROUTES,
         filters=[authz],

@@ -51,11 +51,13 @@ def stripped_early(prefixes: Sequence[str], names: Sequence[str]) -> Node:
 FORGED_PREFIXES = ("x-envoy-", "x-forwarded-")
 """Headers that steer a proxy (dial address, retries, timeouts) or say who the client is; no client may."""
 
-FORGED_NAMES = (
-    "forwarded", "via", "x-original-url", "x-rewrite-url", "x-http-method", "x-http-method-override",
-    "x-method-override", "proxy-authorization", "proxy-connection", "alt-used", "x-request-id",
+STEERING = (
+    "x-original-url", "x-rewrite-url", "x-http-method", "x-http-method-override", "x-method-override", "x-request-id",
 )  # fmt: skip
-"""The same by name: identity, and headers by which some frameworks route a request elsewhere than was judged."""
+"""Headers by which some frameworks route a request elsewhere than was judged, or name it."""
+
+FORGED_NAMES = ("forwarded", "via", "proxy-authorization", "proxy-connection", "alt-used")
+"""The same as FORGED_PREFIXES, by name."""
 
 CLIENT_ADDRESS = ("x-forwarded-for", "x-forwarded-proto")
 """What the edge tells the api about the client, and a guest must not see."""
@@ -70,57 +72,59 @@ def answer(expression: str, status: int, code: str, title: str, detail: str, ret
     `expression` (CEL) says which; it may use `response.code`, `response.code_details` and `xds.cluster_name`.
     Answers that carry a decision (`ext_authz_denied`, WITHHELD) have their body already and must never match.
     """
-    rule: Node = {
-        "filter": {
-            "extension_filter": extension(
-                "envoy.access_loggers.extension_filters.cel",
-                "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-                expression=f"!(response.code_details in ['ext_authz_denied', '{WITHHELD}']) && ({expression})",
-            )
-        },
-        "status_code": status,
-        "body_format_override": {
-            "content_type": ANSWER_CONTENT_TYPE,
-            "json_format": {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail},
-        },
+    headers: Node = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    problem: Node = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+    return _spoken(expression, status, headers, ANSWER_CONTENT_TYPE, json_format=problem)
+
+
+def _when(expression: str) -> Node:
+    return {
+        "extension_filter": extension(
+            "envoy.access_loggers.extension_filters.cel",
+            "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+            expression=expression,
+        )
     }
-    if retry_after_s is not None:
-        rule["headers_to_add"] = [{"header": {"key": "retry-after", "value": str(retry_after_s)}}]
-    return rule
+
+
+def renumbered(expression: str, status: int) -> Node:
+    """Return the rule that gives an answer of the proxy's own another status and leaves its body."""
+    return {"filter": _when(expression), "status_code": status}
+
+
+def _spoken(expression: str, status: int, headers: Node, content_type: str, **body: object) -> Node:
+    return {
+        "filter": _when(f"!(response.code_details in ['ext_authz_denied', '{WITHHELD}']) && ({expression})"),
+        "status_code": status,
+        "headers_to_add": [{"header": {"key": key, "value": value}} for key, value in headers.items()],
+        "body_format_override": {"content_type": content_type, **body},
+    }
 
 
 def refusal(expression: str, status: int, message: str, source: str, **extra: object) -> tuple[Node, Node]:
-    """Return the rules that turn an answer of the proxy's own into E2B's form (wire/refusal.py): page, and JSON.
+    """Return the rules that turn an answer of the proxy's own into a refusal (wire/refusal.py): page, and JSON.
 
     `source` is the filter in whose metadata the sandbox and the port are.
     """
     sandbox, port = (f"%DYNAMIC_METADATA({source}:{key})%" for key in ("sandbox", "port"))
-
-    def rule(condition: str, content_type: str, **body: object) -> Node:
-        return {
-            "filter": {
-                "extension_filter": extension(
-                    "envoy.access_loggers.extension_filters.cel",
-                    "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-                    expression=f"({expression}) && {condition}",
-                )
-            },
-            "status_code": status,
-            "headers_to_add": [
-                {"header": {"key": key, "value": value}}
-                for key, value in (("access-control-allow-origin", "*"), ("cache-control", "no-store"))
-            ],
-            "body_format_override": {"content_type": content_type, **body},
-        }
-
+    navigating = "'accept' in request.headers && request.headers['accept'].contains('text/html')"
+    headers: Node = {"access-control-allow-origin": "*", "cache-control": "no-store"}
+    fields: Node = {"sandboxId": sandbox, "message": message, "port": port, **extra, "code": status}
     # `%` begins a command of Envoy's; the page's own text has none
     text = page(message, sandbox, port)
-    navigating = "('accept' in request.headers && request.headers['accept'].contains('text/html'))"
-    fields: Node = {"sandboxId": sandbox, "message": message, "port": port, "code": status}
     return (
-        rule(navigating, PAGE, text_format_source={"inline_string": text}),
-        rule("true", JSON, json_format=fields | extra),
+        _spoken(f"({expression}) && {navigating}", status, headers, PAGE, text_format_source={"inline_string": text}),
+        _spoken(expression, status, headers, JSON, json_format=fields),
     )
+
+
+def e2b_answer(expression: str, status: int, message: str, *, again: bool) -> Node:
+    """Return the rule that turns an answer of the proxy's own into an error of E2B's API.
+
+    `again` tells its clients whether to send the request once more; without it they would decide by the status.
+    """
+    headers: Node = {"should-retry": "true", "retry-after": "1"} if again else {"should-retry": "false"}
+    return _spoken(expression, status, headers, JSON, json_format={"code": status, "message": message})
 
 
 _MALFORMED = (
@@ -228,7 +232,7 @@ def pipe(path: Path) -> Node:
     return {"pipe": {"path": str(path)}}
 
 
-def cluster(name: str, *, max_retries: int = 0, **fields: object) -> Node:
+def cluster(name: str, *, max_retries: object = 0, **fields: object) -> Node:
     """Return an upstream, its limits above what the listener lets in: one sandbox must not refuse another.
 
     `max_retries` at once; 0 forbids them, whatever a route says.

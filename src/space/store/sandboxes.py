@@ -130,6 +130,9 @@ UPDATE sandboxes SET durable_at = now(), durable_generation = $2 WHERE id = $1 A
 _LAGGING = f"SELECT id FROM sandboxes WHERE {_LAGS} AND {_FREE} ORDER BY updated_at LIMIT $1"
 _ON_WORKER = f"SELECT {COLUMNS} FROM sandboxes WHERE worker = $1 AND state IN ('running', 'paused', 'suspended')"
 _BY_IDS = f"SELECT {COLUMNS} FROM sandboxes WHERE id = ANY($1::text[])"
+_TOKENS = """
+SELECT id, agent_token FROM sandboxes
+ WHERE state IN ('running', 'paused', 'suspending', 'suspended', 'restoring') AND desired <> 'deleted'"""
 _AGE = "SELECT extract(epoch FROM now() - updated_at)::double precision AS age_s FROM sandboxes WHERE id = $1"
 _COUNT = "SELECT state, count(*) AS count FROM sandboxes WHERE state <> 'deleted' GROUP BY state"
 _PURGE = "DELETE FROM sandboxes WHERE state = 'deleted' AND updated_at < now() - make_interval(days => $1)"
@@ -227,6 +230,11 @@ async def get(db: Queries, sandbox: SandboxId) -> Sandbox | None:
     """Return one of any project; callers compare the project themselves."""
     row = await db.fetchrow(_GET, sandbox)
     return None if row is None else sandbox_of(row)
+
+
+async def live_tokens(db: Queries) -> list[tuple[SandboxId, str]]:
+    """Return the token of each sandbox that can be reached, or woken, of all projects."""
+    return [(SandboxId(row["id"]), row["agent_token"]) for row in await db.fetch(_TOKENS)]
 
 
 async def listed(db: Queries, project: ProjectId, query: SandboxQuery, page: Page) -> list[Sandbox]:

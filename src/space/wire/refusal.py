@@ -12,8 +12,8 @@ NOT_FOUND = "The sandbox was not found"
 PORT_CLOSED = "The sandbox is running but port is not open"
 TRANSITIONING = "The sandbox is still transitioning. Try again in a moment."
 TOO_MANY = "The sandbox has too many concurrent incoming connections (limit: {limit})"
-TOKEN_MISSING = "Sandbox is secured with traffic access token. Token header '{header}' is missing"
-TOKEN_INVALID = "Sandbox is secured with traffic access token. Provided token in header '{header}' is invalid"
+MISSING = "Sandbox is secured with traffic access token. Token header '{header}' is missing"
+INVALID = "Sandbox is secured with traffic access token. Provided token in header '{header}' is invalid"
 
 JSON = "application/json; charset=utf-8"
 PAGE = "text/html; charset=utf-8"
@@ -93,9 +93,9 @@ def transitioning(sandbox: str) -> Refusal:
 
 def token_missing(sandbox: str, header: str) -> Refusal:
     """Return the answer for a request to a private port without the token that `header` should hold."""
-    return Refusal(403, sandbox, TOKEN_MISSING.format(header=header))
+    return Refusal(403, sandbox, MISSING.format(header=header))
 
 
 def token_invalid(sandbox: str, header: str) -> Refusal:
     """Return the answer for a token of something else."""
-    return Refusal(403, sandbox, TOKEN_INVALID.format(header=header))
+    return Refusal(403, sandbox, INVALID.format(header=header))
