@@ -73,6 +73,13 @@ class HostSettings(_Settings):
     for the API. `:port` belongs to it where clients reach the edge at another port than 443. None: clients say by
     headers which sandbox they mean; a name whose first label is `<port>-<id>` is understood below any domain."""
 
+    tls_cert: Path | None = None
+    """PEM file of the edge's certificate, those of its issuers after it, for `*.<domain>`. Together with `tls_key` it
+    makes the edge speak HTTPS, and HTTP to this host alone. Both files are read again when they change."""
+
+    tls_key: Path | None = None
+    """PEM file of its private key, without a passphrase; only root has to be able to read it."""
+
     database_url: SecretStr | None = None
     """`postgresql://...` of a server to use; None starts an embedded one in the data folder."""
 

@@ -247,10 +247,10 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def edge_proxy(layout: Layout) -> AsyncGenerator[httpx2.AsyncClient]:
-    """The edge, and a client of it."""
+async def edge_proxy(layout: Layout, secret: Path | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
+    """The edge, and a client of it in clear text; `secret` as in edge.config."""
     port = free_port()
-    config = edge.config(layout, "127.0.0.1", port)
+    config = edge.config(layout, "127.0.0.1", port, secret)
     async with (
         proxy(layout, "edge", config, edge.user(layout), None),
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S, trust_env=False) as client,

@@ -13,7 +13,7 @@ from space.proxy import edge, egress, envoy, ingress
 LAYOUT = Layout(Path("/srv/space"), "ab12", 0x7000_0000)
 ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
 CONFIGS = {
-    "edge": edge.config(LAYOUT, "127.0.0.1", 8080),
+    "edge": edge.config(LAYOUT, "127.0.0.1", 8080, None),
     "ingress": ingress.config(LAYOUT),
     "egress": egress.config(LAYOUT, ROOTS),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 from pydantic import SecretStr
 
-from space.cli import code, folders, roots
+from space.cli import code, folders, roots, tls
 from space.cli.supervisor import DaemonSpec
 from space.disk import area
 from space.host import netns, resolv
@@ -166,14 +166,17 @@ def egress_proxy(layout: Layout, settings: HostSettings) -> DaemonSpec:
     return _envoy(layout, "egress", file, egress.user(layout), ready, place)
 
 
-def edge_proxy(layout: Layout, host: str, port: int) -> DaemonSpec:
+def edge_proxy(layout: Layout, settings: HostSettings, port: int) -> DaemonSpec:
     """Return the edge; ready when the api says through it that everything is."""
-    file = folders.write_config(layout, "edge.yaml", edge.config(layout, host, port), layout.edge_uid)
-    return _envoy(layout, "edge", file, edge.user(layout), lambda: _ready_through_edge(url(host, port)), None)
+    secret = None if settings.tls_cert is None else tls.secret_file(layout)
+    config = edge.config(layout, settings.host, port, secret)
+    file = folders.write_config(layout, "edge.yaml", config, layout.edge_uid)
+    address = url(settings.host, port)
+    return _envoy(layout, "edge", file, edge.user(layout), lambda: _ready_through_edge(address), None)
 
 
 def url(host: str, port: int) -> str:
-    """Return the address at which a client on this host reaches the edge."""
+    """Return the address at which a client on this host reaches the edge: in clear, certificate or not."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{port}"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from space.cli import doctor_host, doctor_instance, doctor_kernel, doctor_uplink, instance, output
+from space.cli import doctor_host, doctor_instance, doctor_kernel, doctor_tls, doctor_uplink, instance, output
 from space.cli.finding import Finding, Level
 from space.cli.output import Format
 from space.cli.up import Data
@@ -38,6 +38,7 @@ async def _examine(settings: HostSettings) -> list[Finding]:
         *doctor_host.room(data_dir, layout),
         doctor_host.memory(),
         *await doctor_uplink.findings(settings),
+        *doctor_tls.findings(settings),
         *doctor_host.isolation(),
         *await doctor_instance.findings(settings, layout),
     ]

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from space import telemetry
-from space.cli import apikey, code, daemons, detach, folders, instance, output, secretkey
+from space.cli import apikey, code, daemons, detach, folders, instance, output, secretkey, tls
 from space.cli.client import URL_FILE
 from space.cli.supervisor import Supervisor, stop_leftovers
 from space.host.files import write_atomic
@@ -35,6 +35,13 @@ def up(
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one (SPACE_PORT).")] = None,
     data: Data = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (SPACE_HOST).")] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="Domain whose names <port>-<id>.<domain> are sandboxes' ports (SPACE_DOMAIN).")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate for *.<domain>, PEM (SPACE_TLS_CERT).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM (SPACE_TLS_KEY).")] = None,
     background: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is ready, and leave it running in the background.")
     ] = False,
@@ -51,7 +58,7 @@ def up(
     require_root("space up")
     if background:
         raise typer.Exit(detach.start([word for word in sys.argv[1:] if word not in ("--detach", "-d")]))
-    settings = host_settings(port=port, data_dir=data, host=host)
+    settings = host_settings(port=port, data_dir=data, host=host, domain=domain, tls_cert=tls_cert, tls_key=tls_key)
     telemetry.configure("up", settings.log_level)
     asyncio.run(_up(settings, ready_fd))
 
@@ -64,6 +71,7 @@ def require_root(what: str) -> None:
 
 async def _up(settings: HostSettings, ready_fd: int | None) -> None:
     data_dir = settings.data_dir.resolve()
+    certificate = tls.read(settings)
     if instance.read(data_dir) is None:
         check_port(settings.host, settings.port)  # now, before a folder is made for nothing
     if settings.database_url is not None:
@@ -78,6 +86,8 @@ async def _up(settings: HostSettings, ready_fd: int | None) -> None:
         await folders.check_reachable(layout)
         await code.expose(layout, sys.argv[1:])
         try:
+            if certificate is not None:
+                tls.publish(layout, certificate)
             await _serve(layout, settings, port, ready_fd)
         finally:
             await code.hide(layout)
@@ -94,6 +104,7 @@ async def _serve(layout: Layout, settings: HostSettings, port: int, ready_fd: in
         await stop.wait()
 
     async with asyncio.TaskGroup() as group:
+        following = group.create_task(tls.follow(layout, settings, output.say)) if settings.tls_cert else None
         try:
             await first(_start(layout, settings, port, supervisor, group), stopped())
             if ready_fd is not None and not stop.is_set():
@@ -107,6 +118,8 @@ async def _serve(layout: Layout, settings: HostSettings, port: int, ready_fd: in
             )
             raise
         finally:
+            if following is not None:
+                following.cancel()
             await supervisor.stop()
     output.say(f"stopped; {_kept(layout)}")
 
@@ -127,12 +140,14 @@ async def _start(
     api = daemons.api(layout, settings, database, secretkey.ensure(layout, settings))
     new_key = await apikey.ensure(layout, api)
     await supervisor.start(api, group)
-    await supervisor.start(daemons.edge_proxy(layout, settings.host, port), group)
+    await supervisor.start(daemons.edge_proxy(layout, settings, port), group)
     if new_key is not None:
         output.say(f"a new API key, also kept in {layout.api_key_file}: {new_key}")
     worker = await _worker_info(layout)
     address = daemons.url(settings.host, port)
     write_atomic(layout.data_dir / URL_FILE, address + "\n", mode=0o644)
+    if settings.domain is not None:
+        output.say(_called(settings))
     print(f"SPACE is ready at {address} ({_engine(worker)}) key in {layout.api_key_file}", flush=True)
 
 
@@ -161,6 +176,15 @@ def check_port(host: str, port: int) -> int:
             f"(0 takes a free one); `ss -ltnp sport = :{port}` shows who has it."
         ) from None
     return chosen
+
+
+def _called(settings: HostSettings) -> str:
+    """Return by which names clients reach it."""
+    scheme = "https" if settings.tls_cert is not None else "http"
+    return (
+        f"clients reach the API at {scheme}://api.{settings.domain} and a sandbox's port at "
+        f"{scheme}://<port>-<id>.{settings.domain}, where those names lead here"
+    )
 
 
 def _kept(layout: Layout) -> str:

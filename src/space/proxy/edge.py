@@ -14,6 +14,7 @@ No header that decides (`x-space-*`) survives from a client, and no credential o
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from space.host.daemon import User
 from space.layout import Layout
@@ -21,6 +22,7 @@ from space.proxy import parts
 from space.proxy.parts import Node
 from space.wire import edge
 
+SECRET = "edge"  # noqa: S105 - the name of it
 _AUTHZ = "envoy.filters.http.ext_authz"
 _LUA = "envoy.filters.http.lua"
 _HEAP_MIB = 512
@@ -233,8 +235,11 @@ def user(layout: Layout) -> User:
     return User(layout.edge_uid, layout.edge_uid, (layout.edge_api_gid, layout.edge_ingress_gid))
 
 
-def config(layout: Layout, host: str, port: int) -> str:
-    """Return the configuration as YAML; `host` is the IP address to listen on, `port` a free TCP port (not 0)."""
+def config(layout: Layout, host: str, port: int, secret: Path | None) -> str:
+    """Return the configuration as YAML; `host` is the IP address to listen on, `port` a free TCP port (not 0).
+
+    `secret`: where the certificate is, in the form that cli/tls.py gives it; None for HTTP alone.
+    """
     authz = parts.extension(
         _AUTHZ,
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
@@ -266,6 +271,53 @@ def config(layout: Layout, host: str, port: int) -> str:
         path_with_escaped_slashes_action="KEEP_UNCHANGED",
     )
     address: Node = {"socket_address": {"address": host, "port_value": port}}
-    front = parts.listener("edge", address, {"filters": [manager]}) | {"socket_options": _KEEPALIVE}
+    front = _listener(address, manager, secret) | {"socket_options": _KEEPALIVE}
     clusters = [parts.pipe_cluster("node", layout.ingress_sock), parts.pipe_cluster("api", layout.api_sock)]
     return parts.document([front], clusters, _HEAP_MIB)
+
+
+def _listener(address: Node, manager: Node, secret: Path | None) -> Node:
+    """Return the listener. With a certificate it takes TLS, and clear text from this host alone: `space` on it."""
+    if secret is None:
+        return parts.listener("edge", address, {"filters": [manager]})
+    tls: Node = {
+        "filter_chain_match": {"transport_protocol": "tls"},
+        "transport_socket_connect_timeout": "10s",
+        "transport_socket": _terminating(secret),
+        "filters": [manager],
+    }
+    clear: Node = {
+        "filter_chain_match": {"transport_protocol": "raw_buffer", "source_type": "SAME_IP_OR_LOOPBACK"},
+        "filters": [manager],
+    }
+    return parts.listener(
+        "edge",
+        address,
+        tls,
+        clear,
+        listener_filters_timeout="10s",
+        listener_filters=[
+            parts.extension(
+                "envoy.filters.listener.tls_inspector",
+                "extensions.filters.listener.tls_inspector.v3.TlsInspector",
+                max_client_hello_size=16384,
+            )
+        ],
+    )
+
+
+def _terminating(secret: Path) -> Node:
+    """Return TLS with the certificate in a file, read again when something in its folder was replaced."""
+    source = {
+        "resource_api_version": "V3",
+        "path_config_source": {"path": str(secret), "watched_directory": {"path": str(secret.parent)}},
+    }
+    return parts.extension(
+        "envoy.transport_sockets.tls",
+        "extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+        common_tls_context={
+            "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
+            "alpn_protocols": ["h2", "http/1.1"],
+            "tls_certificate_sds_secret_configs": [{"name": SECRET, "sds_config": source}],
+        },
+    )
