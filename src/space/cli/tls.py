@@ -8,7 +8,6 @@ without a restart.
 import asyncio
 import dataclasses
 import datetime
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,7 +128,7 @@ def _marks(settings: HostSettings) -> list[tuple[int, int, int] | None]:
     for path in (settings.tls_cert, settings.tls_key):
         assert path is not None
         try:
-            stat = os.stat(path)
+            stat = path.stat()
         except OSError:
             found.append(None)
         else:

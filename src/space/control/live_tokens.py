@@ -8,9 +8,6 @@ from space.store import sandboxes
 from space.store.db import Database
 
 MAX_AGE_S = 0.8
-_AGAIN_S = 0.05
-"""A signature that fits none is compared once more with a list that is younger than this: the newest sandbox may be
-missing in an older one. So a flood of wrong ones causes at most twenty queries a second."""
 
 Choice = Callable[[Iterable[tuple[SandboxId, str]]], SandboxId | None]
 
@@ -24,12 +21,15 @@ class LiveTokens:
         self._tokens: list[tuple[SandboxId, str]] = []
 
     async def find(self, which: Choice) -> SandboxId | None:
-        """Return what `which` picks out of the list; None where it picks none, of a fresh one either."""
+        """Return what `which` picks out of the list; None where it picks none, of one that was read since now either.
+
+        So a sandbox is known here as soon as its creator is told of it.
+        """
         now = time.monotonic()
         if now - self._read_at > MAX_AGE_S:
             await self._read()
         found = which(self._tokens)
-        if found is None and now - self._read_at > _AGAIN_S:
+        if found is None and self._read_at < now:
             await self._read()
             found = which(self._tokens)
         return found

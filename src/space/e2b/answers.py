@@ -12,6 +12,7 @@ abilities a client may use; ours speaks all that this version does.
 import datetime
 
 from space.control.clock import Clock
+from space.control.traffic import traffic_token
 from space.e2b.references import shown
 from space.model.errors import NotFound
 from space.model.lifecycle import State
@@ -32,16 +33,23 @@ def gone(ident: str) -> NotFound:
     return NotFound(f"sandbox {ident[:40]!r} was not found")
 
 
-def created(sandbox: Sandbox) -> Json:
-    """Return what create, connect, resume and fork answer."""
-    return {
+def created(sandbox: Sandbox, domain: str | None) -> Json:
+    """Return what create, connect, resume and fork answer.
+
+    `domain`: where the names of its ports lead; without one a client takes what it is configured with.
+    """
+    found: Json = {
         "templateID": shown(sandbox.spec.template_name),
         "sandboxID": sandbox.id,
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
         "alias": shown(sandbox.spec.template_name),
         "envdAccessToken": sandbox.spec.agent_token,
+        "domain": domain,
     }
+    if not sandbox.spec.public_ports:
+        found["trafficAccessToken"] = traffic_token(sandbox.spec.agent_token)
+    return found
 
 
 def listed(sandbox: Sandbox, clock: Clock) -> Json:

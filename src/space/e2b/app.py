@@ -23,15 +23,15 @@ OPEN = frozenset({"/health"})
 """What needs no key."""
 
 
-def create_app(plane: Plane) -> ASGIApp:
+def create_app(plane: Plane, domain: str | None) -> ASGIApp:
     """Return the application. It has no OpenAPI document: E2B publishes its own, and the clients are made already."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     answer_with_e2b_errors(app)
     health.add_routes(app)
-    sandboxes.add_routes(app, plane)
+    sandboxes.add_routes(app, plane, domain)
     lists.add_routes(app, plane)
-    lifecycle.add_routes(app, plane)
-    copies.add_routes(app, plane)
+    lifecycle.add_routes(app, plane, domain)
+    copies.add_routes(app, plane, domain)
     logs.add_routes(app, plane)
     secrets.add_routes(app, plane)
     teams.add_routes(app, plane)

@@ -14,8 +14,8 @@ from space.e2b.request import project_of, read_json, sandbox_id, text
 from space.model.template import Template
 
 
-def add_routes(app: FastAPI, plane: Plane) -> None:
-    """Add the routes over `plane`."""
+def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
+    """Add the routes over `plane`; `domain` as in answers.created."""
     _add_snapshots(app, plane)
 
     @app.post("/sandboxes/{ident}/fork")
@@ -30,14 +30,14 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         changes = Changes(idle_timeout_s=None, timeout_s=body.timeout, timeout_restarts=True)
         wish = forks.ForkWish(body.count, {}, None, changes, policy)
         children = await forks.fork(plane, project, parent, wish, wait=True)
-        return JSONResponse([_result(child) for child in children], 201)
+        return JSONResponse([_result(child, domain) for child in children], 201)
 
 
-def _result(child: forks.Child) -> answers.Json:
+def _result(child: forks.Child, domain: str | None) -> answers.Json:
     if child.error is not None:
         return {"error": body_of(child.error)}
     assert child.sandbox is not None, "waited for, it runs or has an error"
-    return {"sandbox": answers.created(child.sandbox)}
+    return {"sandbox": answers.created(child.sandbox, domain)}
 
 
 def _add_snapshots(app: FastAPI, plane: Plane) -> None:

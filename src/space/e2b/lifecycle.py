@@ -15,9 +15,9 @@ from space.model.sandbox import OnTimeout
 _BASE = "/sandboxes/{ident}"
 
 
-def add_routes(app: FastAPI, plane: Plane) -> None:
-    """Add the routes over `plane`."""
-    _add_waking(app, plane)
+def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
+    """Add the routes over `plane`; `domain` as in answers.created."""
+    _add_waking(app, plane, domain)
     _add_timeouts(app, plane)
 
     @app.post(f"{_BASE}/pause")
@@ -33,12 +33,12 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         return Response(status_code=204)
 
 
-def _add_waking(app: FastAPI, plane: Plane) -> None:
+def _add_waking(app: FastAPI, plane: Plane, domain: str | None) -> None:
     async def connect(request: Request, ident: str, body: Connect) -> Response:
         row, woke = await timeouts.connect(
             plane, project_of(request), sandbox_id(ident), body.timeout, memory=body.memory
         )
-        return JSONResponse(answers.created(row), 201 if woke else 200)
+        return JSONResponse(answers.created(row, domain), 201 if woke else 200)
 
     @app.post(f"{_BASE}/connect")
     async def connect_v1(request: Request, ident: str) -> Response:
@@ -64,7 +64,7 @@ def _add_waking(app: FastAPI, plane: Plane) -> None:
         else:
             change = lifecycle.Changes()
         row = await timeouts.resume(plane, project, sandbox, body.timeout, change, memory=body.memory)
-        return JSONResponse(answers.created(row), 201)
+        return JSONResponse(answers.created(row, domain), 201)
 
 
 def _add_timeouts(app: FastAPI, plane: Plane) -> None:

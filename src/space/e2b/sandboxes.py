@@ -18,8 +18,8 @@ from space.model.sandbox import Deadlines, OnTimeout
 TIMEOUT_V1_S, TIMEOUT_V2_S = 15, 300
 
 
-def add_routes(app: FastAPI, plane: Plane) -> None:
-    """Add the routes over `plane`."""
+def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
+    """Add the routes over `plane`; `domain` as in answers.created."""
 
     async def create(request: Request, default_timeout_s: int) -> Response:
         body = await read_json(request, NewSandbox)
@@ -27,7 +27,7 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         template = await references.find(plane, project, body.template)
         wish = _wish(body, template.name, default_timeout_s)
         made = await sandboxes.create(plane, project, wish, _idempotency_key(request, body))
-        return JSONResponse(answers.created(made), 201)
+        return JSONResponse(answers.created(made, domain), 201)
 
     @app.post("/sandboxes")
     async def create_v1(request: Request) -> Response:
