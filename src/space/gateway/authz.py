@@ -17,7 +17,7 @@ from space.gateway import ingress, unary
 from space.gateway.slots import SlotMap
 from space.model.errors import SpaceError
 from space.wire.problem import MEDIA_TYPE, headers_of, to_problem
-from space.wire.refusal import Refusal, navigates
+from space.wire.refusal import navigates
 
 
 class IngressAuthorization:
@@ -33,11 +33,11 @@ class IngressAuthorization:
         match ingress.decide(self._slots, sandbox, port, http.method, http.path):
             case ingress.Allow() as allowed:
                 return _allowed(allowed, sandbox)
-            case ingress.Deny(Refusal() as error):
+            case ingress.Deny(error):
+                if isinstance(error, SpaceError):
+                    return denied(error)
                 navigating = navigates(http.headers.get("accept", ""))
                 return _denied(error.status, error.headers(navigating=navigating), error.body(navigating=navigating))
-            case ingress.Deny(SpaceError() as error):
-                return denied(error)
 
 
 def _allowed(allowed: ingress.Allow, sandbox: str) -> bytes:
