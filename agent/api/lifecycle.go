@@ -37,6 +37,7 @@ type initRequest struct {
 	Reason       string   `json:"reason"`
 	HookTimeoutS *float64 `json:"hook_timeout_s"`
 	Thaw         *bool    `json:"thaw"`
+	Service      *bool    `json:"service"` // false leaves the image's service off: the image is being changed
 }
 
 // init makes this machine the one it is to be, and only then lets programs go
@@ -82,7 +83,7 @@ func (in *Internal) init(w http.ResponseWriter, r *http.Request, _ string) error
 			in.hooks.Start(hook.PostRestore, body.Reason, hookTimeout)
 		}
 	}
-	if !in.guest.Frozen() {
+	if !in.guest.Frozen() && (body.Service == nil || *body.Service) {
 		in.hooks.Keep(body.Reason)
 	}
 	in.public.use.note()

@@ -16,9 +16,6 @@ import (
 // profile is read by login shells, which otherwise set their own PATH.
 const profile = "profile.d/space-path.sh"
 
-// startHook is the hook that runs as long as it likes.
-const startHook = "start"
-
 // hookDir is a variable for the tests.
 var hookDir = hook.Dir
 
@@ -56,7 +53,7 @@ func Finish(d defaults.Defaults, start, ready string) error {
 	if err := defaults.Write(d); err != nil {
 		return explain(err, defaults.Path)
 	}
-	for name, cmd := range map[string]string{startHook: start, hook.Ready: ready} {
+	for name, cmd := range map[string]string{hook.Start: start, hook.Ready: ready} {
 		if cmd == "" {
 			continue
 		}

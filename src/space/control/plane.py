@@ -8,6 +8,7 @@ from space.control.clock import Clock
 from space.control.vault import Vault
 from space.control.workers import Workers
 from space.model.ids import SandboxId, new_id
+from space.model.image_names import ImageMap, read_image_map
 from space.store.db import Database
 from space.store.notices import Notices
 from space.store.sandboxes import Lease
@@ -27,6 +28,9 @@ class Plane:
     clock: Clock = dataclasses.field(default_factory=Clock)
     owner: str = dataclasses.field(default_factory=new_id)
     held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
+    images: ImageMap = dataclasses.field(default_factory=lambda: read_image_map(()))
+    """Which images for containers stand for templates."""
+
     egress_counts: Counter[str] = dataclasses.field(default_factory=Counter)
     """Events about sandboxes' traffic that this process has stored, by what they say."""
     activity: Activity = dataclasses.field(init=False)

@@ -7,6 +7,7 @@ from space.control.plane import Plane
 from space.model.errors import Conflict, InvalidArgument, NotFound
 from space.model.ids import ProjectId, is_digest, is_template_name
 from space.model.template import Template
+from space.model.template_build import DEFAULT_TAG, read_reference
 from space.store import templates
 from space.telemetry import logger
 from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate
@@ -35,9 +36,14 @@ async def build(
 
 
 async def find_or_none(plane: Plane, project: ProjectId, name_or_digest: str) -> Template | None:
-    """Return the project's template with this name or digest, if there is one."""
-    known = is_template_name(name_or_digest) or is_digest(name_or_digest)
-    return await templates.find(plane.db, project, name_or_digest) if known else None
+    """Return the project's template with this digest, `name` or `name:tag`, if there is one."""
+    if is_digest(name_or_digest):
+        return await templates.find(plane.db, project, name_or_digest)
+    try:
+        name, tag = read_reference(name_or_digest)
+    except InvalidArgument:
+        return None
+    return await templates.find(plane.db, project, name, tag or DEFAULT_TAG)
 
 
 async def find(plane: Plane, project: ProjectId, name_or_digest: str) -> Template:

@@ -9,6 +9,7 @@ go.
 """
 
 import hashlib
+import hmac
 import re
 import secrets
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ class Vault:
     """Holds the keys. One per process."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = tuple(keys)
         self._ciphers = {_key_id(key): AESGCM(key) for key in keys}
         self.key_id = _key_id(keys[0])
         """Names the key that seals; it tells nothing about it."""
@@ -56,6 +58,19 @@ class Vault:
             return cipher.decrypt(nonce, data, context.encode()).decode()
         except InvalidTag as error:
             raise CannotOpen("A stored secret is damaged, or was moved in the database. Set it again.") from error
+
+    def sign(self, text: str, context: str) -> str:
+        """Return a code that only holders of the newest key can make for this text in this place."""
+        return _code(self._keys[0], text, context)
+
+    def signed(self, text: str, context: str, code: str) -> bool:
+        """Tell whether a code was made by `sign`, under whichever of the keys."""
+        return any(hmac.compare_digest(_code(key, text, context).encode(), code.encode()) for key in self._keys)
+
+
+def _code(key: bytes, text: str, context: str) -> str:
+    signing = hmac.digest(key, b"space signing key" + context.encode(), "sha256")
+    return hmac.digest(signing, text.encode(), "sha256").hex()
 
 
 def _key_id(key: bytes) -> str:

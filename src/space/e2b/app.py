@@ -8,19 +8,32 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from space.control.plane import Plane
-from space.e2b import copies, health, lifecycle, lists, logs, sandboxes, secrets, teams, volumes
+from space.e2b import (
+    builds,
+    copies,
+    health,
+    lifecycle,
+    lists,
+    logs,
+    sandboxes,
+    secrets,
+    tags,
+    teams,
+    templates,
+    volumes,
+)
 from space.e2b.errors import answer_with_e2b_errors
 
 PARTS = frozenset(
     {
-        *("default-templates", "health", "sandboxes", "secrets", "snapshots", "teams", "templates", "v2", "v3"),
-        *("volumecontent", "volumes"),
+        *("default-templates", "health", "sandboxes", "secrets", "snapshots", "teams", "template-files", "templates"),
+        *("v2", "v3", "volumecontent", "volumes"),
     }
 )
 """First parts of the paths that belong to this surface."""
 
-OPEN = frozenset({"/health"})
-"""What needs no key."""
+OPEN = frozenset({"/health", builds.UPLOAD})
+"""What needs no key; a link for uploads has a signature."""
 
 
 def create_app(plane: Plane, domain: str | None) -> ASGIApp:
@@ -36,6 +49,9 @@ def create_app(plane: Plane, domain: str | None) -> ASGIApp:
     secrets.add_routes(app, plane)
     teams.add_routes(app, plane)
     volumes.add_routes(app)
+    tags.add_routes(app, plane)  # before the templates: /templates/tags is no template
+    templates.add_routes(app, plane)
+    builds.add_routes(app, plane)
 
     async def on_raw_path(scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope["raw_path"]

@@ -3,14 +3,14 @@
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from space.control import egress, forks, snapshots, templates
+from space.control import egress, forks, snapshots
 from space.control.lifecycle import Changes
 from space.control.plane import Plane
 from space.e2b import answers, references
 from space.e2b.errors import body_of
 from space.e2b.models import Fork, Snapshot
 from space.e2b.pages import MAX_PAGE, page_of
-from space.e2b.request import project_of, read_json, sandbox_id, text
+from space.e2b.request import project_of, read_json, sandbox_id
 from space.model.template import Template
 
 
@@ -68,14 +68,6 @@ def _add_snapshots(app: FastAPI, plane: Plane) -> None:
         ]
         page, headers = page_of(found, lambda one: one.digest.removeprefix("sha256:"), limit, nextToken)
         return JSONResponse([_info(one) for one in page], headers=headers)
-
-    @app.delete("/templates/{reference}")
-    async def delete(request: Request, reference: str) -> Response:
-        """Delete a template or snapshot; refused while a live sandbox started from it."""
-        project = project_of(request)
-        found = await references.find(plane, project, text(reference))
-        await templates.delete(plane, project, found.digest)
-        return Response(status_code=204)
 
 
 def _info(snapshot: Template) -> answers.Json:

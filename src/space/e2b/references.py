@@ -30,6 +30,12 @@ def plain(reference: str) -> str:
     return reference.rpartition("/")[2].removesuffix(":" + DEFAULT_TAG)
 
 
+def called(reference: str, template: Template) -> str:
+    """Return the name by which a sandbox of a template remembers what its client asked for."""
+    name = plain(reference)
+    return name if ":" in name else template.name
+
+
 def shown(name: str) -> str:
     """Return the name of a template as clients see it."""
     ident = name.removeprefix(_UNNAMED)

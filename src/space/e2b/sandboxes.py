@@ -25,7 +25,7 @@ def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
         body = await read_json(request, NewSandbox)
         project = project_of(request)
         template = await references.find(plane, project, body.template)
-        wish = _wish(body, template.name, default_timeout_s)
+        wish = _wish(body, references.called(body.template, template), default_timeout_s)
         made = await sandboxes.create(plane, project, wish, _idempotency_key(request, body))
         return JSONResponse(answers.created(made, domain), 201)
 

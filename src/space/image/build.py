@@ -37,7 +37,9 @@ _SILENCE_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
+    """What every guest of this host is booted with."""
+
     kernel: kernel.Kernel
     agent: agent.Agent
     initrd: Path
@@ -123,10 +125,15 @@ async def boot_files(layout: Layout, code_dir: Path) -> tuple[Path, Path]:
 
     Used before any template exists, to find out whether this host can run a guest. Raises as `build`.
     """
+    parts = await boot_parts(layout, code_dir)
+    return parts.kernel.vmlinuz, parts.initrd
+
+
+async def boot_parts(layout: Layout, code_dir: Path) -> Parts:
+    """Return what guests are booted with, made where needed. Raises as `build`."""
     journal = _Journal()
     async with _working(layout, journal):
-        parts = await _boot_parts(layout, code_dir, journal, force=False)
-    return parts.kernel.vmlinuz, parts.initrd
+        return await _boot_parts(layout, code_dir, journal, force=False)
 
 
 async def _job(layout: Layout, wish: BuildTemplate, code_dir: Path, vmm: str, journal: _Journal) -> None:
@@ -155,18 +162,18 @@ async def _working(layout: Layout, journal: _Journal) -> AsyncGenerator[None]:
         raise explained(journal.current, error, layout.data_dir) from error
 
 
-async def _boot_parts(layout: Layout, code_dir: Path, journal: _Journal, *, force: bool) -> _Parts:
+async def _boot_parts(layout: Layout, code_dir: Path, journal: _Journal, *, force: bool) -> Parts:
     with journal.step("kernel"):
         found = await kernel.obtain(layout, journal.log, force=force)
     with journal.step("agent"):
         built = await agent.obtain(layout, code_dir, journal.log)
     with journal.step("initramfs"):
         initrd = await initramfs.obtain(layout, found, built)
-    return _Parts(found, built, initrd)
+    return Parts(found, built, initrd)
 
 
 async def _build(
-    layout: Layout, wish: BuildTemplate, parts: _Parts, vmm: str, work: Path, journal: _Journal
+    layout: Layout, wish: BuildTemplate, parts: Parts, vmm: str, work: Path, journal: _Journal
 ) -> BuildDone:
     with journal.step("root filesystem"):
         tar = await rootfs.obtain(layout, work, journal.log, force=wish.force)

@@ -33,6 +33,14 @@ HALF_MADE = "tmp-snapshot-"
 """What the names of folders begin with in which snapshots are put together."""
 
 
+class Defaults(pydantic.BaseModel):
+    """How commands run that say nothing themselves; see model.build.State."""
+
+    user: str
+    workdir: str
+    env: dict[str, str]
+
+
 class Manifest(pydantic.BaseModel):
     """What manifest.json says. `inputs` is what the digest was made from, for a reader who asks why it changed."""
 
@@ -51,6 +59,11 @@ class Manifest(pydantic.BaseModel):
     memory: bool = False
     vcpus: int | None = None
     memory_mib: int | None = None
+    defaults: Defaults | None = None
+    """Of one that was built from steps: what builds on it begin with. The image itself has it too, for its commands."""
+
+    starts: bool = False
+    """Whether a command of it is started at each boot."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

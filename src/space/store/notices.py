@@ -24,6 +24,7 @@ class Channel(enum.StrEnum):
     SANDBOX = "space_sandbox"
     OPERATION = "space_operation"
     KEY = "space_key"
+    BUILD = "space_build"
     EGRESS = "space_egress"
     """A sandbox's id, where events of its egress were stored."""
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from space.model.ids import ProjectId, SandboxId, TemplateDigest
 from space.model.template import Template, TemplateKind
+from space.model.template_build import DEFAULT_TAG
 from space.store.db import Queries, Record
 
 _COLUMNS = """
@@ -17,11 +18,18 @@ ON CONFLICT (project_id, digest) DO UPDATE
 """
 _NAME = """
 INSERT INTO template_names (project_id, name, digest) VALUES ($1, $2, $3)
-ON CONFLICT (project_id, name) DO UPDATE SET digest = excluded.digest"""
+ON CONFLICT (project_id, name) DO UPDATE
+   SET digest = excluded.digest, build_id = NULL, tagged_at = now(), updated_at = now()"""
 _FIND = f"""
+WITH named AS (
+    SELECT name, digest FROM template_names
+     WHERE project_id = $1 AND (name = $2 OR id = $2) ORDER BY name = $2 DESC LIMIT 1)
 SELECT {_COLUMNS} FROM templates
  WHERE project_id = $1
-   AND digest = coalesce((SELECT digest FROM template_names WHERE project_id = $1 AND name = $2), $2)"""
+   AND digest = coalesce(
+       CASE WHEN $3 = 'default' THEN (SELECT digest FROM named)
+            ELSE (SELECT g.digest FROM template_tags g JOIN named ON named.name = g.name
+                   WHERE g.project_id = $1 AND g.tag = $3) END, $2)"""
 _LIST = (
     f"SELECT {_COLUMNS} FROM templates WHERE project_id = $1 AND kind = ANY($2::text[]) ORDER BY built_at DESC, digest"
 )
@@ -58,6 +66,12 @@ def _template(row: Record) -> Template:
 
 async def record(tx: Queries, project: ProjectId, template: Template) -> None:
     """Record a built template and let its name point to it. Run it in a transaction."""
+    await add(tx, project, template)
+    await tx.execute(_NAME, project, template.name, template.digest)
+
+
+async def add(tx: Queries, project: ProjectId, template: Template) -> None:
+    """Record a built template, whatever it is called."""
     t = template
     built = (
         t.digest,
@@ -76,12 +90,11 @@ async def record(tx: Queries, project: ProjectId, template: Template) -> None:
         t.memory_mib,
     )
     await tx.execute(_ADD, project, *built)
-    await tx.execute(_NAME, project, t.name, t.digest)
 
 
-async def find(db: Queries, project: ProjectId, name_or_digest: str) -> Template | None:
-    """Return the project's template with this name or digest."""
-    row = await db.fetchrow(_FIND, project, name_or_digest)
+async def find(db: Queries, project: ProjectId, name_or_digest: str, tag: str = DEFAULT_TAG) -> Template | None:
+    """Return the project's template with this digest, or of this name (or the name's id) and tag."""
+    row = await db.fetchrow(_FIND, project, name_or_digest, tag)
     return None if row is None else _template(row)
 
 

@@ -31,6 +31,9 @@ class AgentInit(pydantic.BaseModel):
     thaw: bool = True
     """False leaves user code stopped where it is."""
 
+    service: bool = True
+    """False does not start the image's own service: the image is being changed."""
+
 
 class AgentReady(pydantic.BaseModel):
     """The agent's answer."""

@@ -261,7 +261,7 @@ BuildLine = Annotated[BuildLog | BuildDone | BuildFailedLine, pydantic.Field(dis
 _BUILD: pydantic.TypeAdapter[BuildLog | BuildDone | BuildFailedLine] = pydantic.TypeAdapter(BuildLine)
 
 
-def _in_clear(wish: pydantic.BaseModel) -> str:
+def in_clear(wish: pydantic.BaseModel) -> str:
     """Return a wish as JSON with its secrets readable: they go over a private socket and nowhere else."""
 
     def plain(value: object) -> object:
@@ -274,7 +274,7 @@ class WorkerClient:
     """Talks to one worker. Any transport failure is Unavailable: the worker may be restarting."""
 
     def __init__(self, socket: Path) -> None:
-        self._http = httpx2.AsyncClient(
+        self.http = httpx2.AsyncClient(
             transport=httpx2.AsyncHTTPTransport(
                 uds=str(socket), limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16)
             ),
@@ -284,11 +284,11 @@ class WorkerClient:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.aclose()
+        await self.http.aclose()
 
-    async def _call(self, method: str, path: str, body: str | None = None, timeout_s: float = 10) -> httpx2.Response:
+    async def call(self, method: str, path: str, body: str | None = None, timeout_s: float = 10) -> httpx2.Response:
         try:
-            response = await self._http.request(
+            response = await self.http.request(
                 method, path, content=body, timeout=timeout_s, headers={"content-type": "application/json"}
             )
         except httpx2.TransportError as error:
@@ -298,16 +298,16 @@ class WorkerClient:
 
     async def info(self) -> WorkerInfo:
         """Return what the worker is."""
-        return WorkerInfo.model_validate_json((await self._call("GET", "/v1/worker")).content)
+        return WorkerInfo.model_validate_json((await self.call("GET", "/v1/worker")).content)
 
     async def start(self, sandbox: SandboxId, wish: StartSandbox) -> SandboxFact:
         """Make it run, or learn that it does; raises what went wrong (NoCapacity, BootFailed, NotFound, Stale...)."""
-        response = await self._call("PUT", f"/v1/sandboxes/{sandbox}", _in_clear(wish), CREATE_TIMEOUT_S)
+        response = await self.call("PUT", f"/v1/sandboxes/{sandbox}", in_clear(wish), CREATE_TIMEOUT_S)
         return SandboxFact.model_validate_json(response.content)
 
     async def delete(self, sandbox: SandboxId, epoch: int) -> None:
         """End it and give everything back; fine when there is nothing."""
-        await self._call("DELETE", f"/v1/sandboxes/{sandbox}?epoch={epoch}", timeout_s=30)
+        await self.call("DELETE", f"/v1/sandboxes/{sandbox}?epoch={epoch}", timeout_s=30)
 
     async def pause(self, sandbox: SandboxId, epoch: int) -> SandboxFact:
         """Stop its vCPUs; raises Conflict where it is not running or paused."""
@@ -327,67 +327,67 @@ class WorkerClient:
 
     async def fork(self, sandbox: SandboxId, wish: ForkSandbox) -> list[ForkResult]:
         """Start copies of a running or suspended sandbox; one result per child."""
-        response = await self._call("POST", f"/v1/sandboxes/{sandbox}/fork", _in_clear(wish), CREATE_TIMEOUT_S)
+        response = await self.call("POST", f"/v1/sandboxes/{sandbox}/fork", in_clear(wish), CREATE_TIMEOUT_S)
         return pydantic.TypeAdapter(list[ForkResult]).validate_json(response.content)
 
     async def snapshot(self, sandbox: SandboxId, wish: SnapshotSandbox) -> Template:
         """Freeze a copy of a running or suspended sandbox as a template."""
         path = f"/v1/sandboxes/{sandbox}/snapshots"
-        response = await self._call("POST", path, wish.model_dump_json(), CREATE_TIMEOUT_S)
+        response = await self.call("POST", path, wish.model_dump_json(), CREATE_TIMEOUT_S)
         return TemplateModel.model_validate_json(response.content).to_template()
 
     async def activity(self, sandbox: SandboxId) -> Activity:
         """Ask a running sandbox's agent what is going on; raises Unavailable where it does not answer."""
-        return Activity.model_validate_json((await self._call("GET", f"/v1/sandboxes/{sandbox}/activity")).content)
+        return Activity.model_validate_json((await self.call("GET", f"/v1/sandboxes/{sandbox}/activity")).content)
 
     async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
         """Let this leave from now on, and end what it no longer allows; raises NotFound, Stale, InvalidPolicy."""
-        await self._call("PUT", f"/v1/sandboxes/{sandbox}/egress", order.model_dump_json())
+        await self.call("PUT", f"/v1/sandboxes/{sandbox}/egress", order.model_dump_json())
 
     async def put_secrets(self, sandbox: SandboxId, order: SecretsOrder) -> None:
         """Use these values from the next request on; raises NotFound, Stale."""
-        await self._call("PUT", f"/v1/sandboxes/{sandbox}/secrets", order.model_dump_json())
+        await self.call("PUT", f"/v1/sandboxes/{sandbox}/secrets", order.model_dump_json())
 
     async def answer_ask(self, sandbox: SandboxId, ask: int, answer: AskAnswer) -> None:
         """Answer for a held request; raises NotFound when it is not held any more."""
-        await self._call("PUT", f"/v1/sandboxes/{sandbox}/asks/{ask}", answer.model_dump_json())
+        await self.call("PUT", f"/v1/sandboxes/{sandbox}/asks/{ask}", answer.model_dump_json())
 
     async def put_authority(self, authority: Authority) -> None:
         """Sign with this from now on; raises InvalidArgument where key and certificates do not belong together."""
-        await self._call("PUT", "/v1/authority", authority.model_dump_json())
+        await self.call("PUT", "/v1/authority", authority.model_dump_json())
 
     async def egress_events(self, boot: str = "", after: int = 0) -> AsyncGenerator[EgressEvent]:
         """Yield events after `after` of the gateway process `boot`, or from its oldest where that is another.
 
         Silent while nothing happens; raises Unavailable when worker or gateway is gone.
         """
-        lines = self._lines("GET", f"/v1/egress?boot={boot}&after={after}", None, None)
+        lines = self.lines("GET", f"/v1/egress?boot={boot}&after={after}", None, None)
         async with contextlib.aclosing(lines) as found:
             async for line in found:
                 yield EgressEvent.model_validate_json(line)
         raise Unavailable("The worker ended its egress events; it or the gateway may be restarting.")
 
     async def _order(self, sandbox: SandboxId, verb: str, wish: pydantic.BaseModel) -> SandboxFact:
-        response = await self._call("POST", f"/v1/sandboxes/{sandbox}/{verb}", _in_clear(wish), CREATE_TIMEOUT_S)
+        response = await self.call("POST", f"/v1/sandboxes/{sandbox}/{verb}", in_clear(wish), CREATE_TIMEOUT_S)
         return SandboxFact.model_validate_json(response.content)
 
     async def sandboxes(self) -> list[SandboxFact]:
         """Return what the worker holds."""
-        response = await self._call("GET", "/v1/sandboxes")
+        response = await self.call("GET", "/v1/sandboxes")
         return pydantic.TypeAdapter(list[SandboxFact]).validate_json(response.content)
 
     async def templates(self) -> list[Template]:
         """Return the templates it has."""
-        response = await self._call("GET", "/v1/templates")
+        response = await self.call("GET", "/v1/templates")
         return [m.to_template() for m in pydantic.TypeAdapter(list[TemplateModel]).validate_json(response.content)]
 
     async def delete_template(self, digest: TemplateDigest) -> None:
         """Remove a template's files; fine when there are none."""
-        await self._call("DELETE", f"/v1/templates/{digest}")
+        await self.call("DELETE", f"/v1/templates/{digest}")
 
     async def watch(self) -> AsyncGenerator[SandboxFact | GoneFact | SyncedFact | HeartbeatFact]:
         """Yield facts for ever; raises Unavailable when the stream ends or stays silent for five heartbeats."""
-        async with contextlib.aclosing(self._lines("GET", "/v1/watch", None, 5 * HEARTBEAT_S)) as found:
+        async with contextlib.aclosing(self.lines("GET", "/v1/watch", None, 5 * HEARTBEAT_S)) as found:
             async for line in found:
                 yield _FACT.validate_json(line)
         raise Unavailable("The worker ended its watch; it may be restarting.")
@@ -395,7 +395,7 @@ class WorkerClient:
     async def build(self, wish: BuildTemplate) -> AsyncGenerator[BuildLog | BuildDone | BuildFailedLine]:
         """Build a template; yields the log, and last `done` or `failed`."""
         last: BuildLog | BuildDone | BuildFailedLine | None = None
-        lines = self._lines("POST", "/v1/templates", wish.model_dump_json(), BUILD_TIMEOUT_S)
+        lines = self.lines("POST", "/v1/templates", wish.model_dump_json(), BUILD_TIMEOUT_S)
         async with contextlib.aclosing(lines) as found:
             async for line in found:
                 last = _BUILD.validate_json(line)
@@ -403,11 +403,11 @@ class WorkerClient:
         if not isinstance(last, BuildDone | BuildFailedLine):
             raise Unavailable("The worker went away during the build; start the build again.")
 
-    async def _lines(self, method: str, path: str, body: str | None, silence_s: float | None) -> AsyncGenerator[str]:
+    async def lines(self, method: str, path: str, body: str | None, silence_s: float | None) -> AsyncGenerator[str]:
         timeout = httpx2.Timeout(10, read=silence_s)
         headers = {"content-type": "application/json"}
         try:
-            async with self._http.stream(method, path, content=body, timeout=timeout, headers=headers) as response:
+            async with self.http.stream(method, path, content=body, timeout=timeout, headers=headers) as response:
                 if not response.is_success:
                     await response.aread()
                     raise_for_problem(response)

@@ -5,7 +5,7 @@ Spares and the hot memory of suspended sandboxes are given up when somebody need
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from pathlib import Path
 
 from space.disk import frozen as storage
@@ -39,11 +39,13 @@ class Admission:
         self._layout, self.memory_mib = layout, memory_mib
         self._entries, self._spares, self._evict = entries, spares, evict
         self._pledged: set[str] = set()
+        self._reserved: dict[str, int] = {}
 
     @property
     def free_mib(self) -> int:
         """RAM that sandboxes may still take, overhead included. Spares do not count: they give way."""
-        return self.memory_mib - sum(e.memory_mib + OVERHEAD_MIB for e in self._entries() if self._holds(e))
+        taken = sum(e.memory_mib + OVERHEAD_MIB for e in self._entries() if self._holds(e))
+        return self.memory_mib - taken - sum(mib + OVERHEAD_MIB for mib in self._reserved.values())
 
     @contextlib.contextmanager
     def pledged(self, sandbox: str) -> Generator[None]:
@@ -53,6 +55,16 @@ class Admission:
             yield
         finally:
             self._pledged.discard(sandbox)
+
+    @contextlib.asynccontextmanager
+    async def reserved(self, name: str, memory_mib: int) -> AsyncGenerator[None]:
+        """Count a machine that is no sandbox's, one after another under this name. Raises NoCapacity."""
+        self._reserved[name] = memory_mib
+        try:
+            await self.check(memory_mib)
+            yield
+        finally:
+            del self._reserved[name]
 
     def _holds(self, entry: Entry) -> bool:
         return entry.state not in _HOLDS_NOTHING or entry.sandbox in self._pledged
@@ -83,6 +95,7 @@ class Admission:
         """Tell whether the memory area has room for all that running VMs may still touch, and this much more."""
         records = [e.vm for e in self._entries() if e.vm is not None]
         unborn = sum(e.memory_mib for e in self._entries() if e.vm is None and self._holds(e))
+        unborn += sum(self._reserved.values())
         promised = sum(self._untouched(record) for record in (*records, *self._spares()))
         need = promised + (unborn + memory_mib) * _MIB + _RESERVE_BYTES
         return free_bytes(self._layout.memory_area) >= need

@@ -11,6 +11,7 @@ from space.model.errors import SnapshotDamaged
 from space.settings import WorkerSettings
 from space.worker.admission import Admission
 from space.worker.adopt import adopt
+from space.worker.builder import Builder
 from space.worker.event_relay import EventRelay
 from space.worker.fleet import Fleet, Machines
 from space.worker.host import Host
@@ -33,6 +34,7 @@ class Worker:
     admission: Admission
     fleet: Fleet
     relay: EventRelay
+    builder: Builder
 
     def loops(self) -> list[Coroutine[None, None, None]]:
         """Return what has to run beside the API."""
@@ -81,7 +83,8 @@ async def assemble(host: Host, settings: WorkerSettings, group: asyncio.TaskGrou
     await adopt(host, stock, fleet)
     await spares.adopt()
     await sweep(host.layout, _records(fleet, spares), keep_frozen=_owned(host, fleet))
-    return Worker(host, stock, admission, fleet, EventRelay(host.link.client))
+    builder = Builder(host, stock, admission, settings.code_dir)
+    return Worker(host, stock, admission, fleet, EventRelay(host.link.client), builder)
 
 
 def _records(fleet: Fleet, spares: WarmPool) -> list[VmRecord]:

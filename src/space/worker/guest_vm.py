@@ -46,6 +46,8 @@ class Identity:
     env: Mapping[str, str]
     token: str = dataclasses.field(repr=False)
     template: str = ""
+    service: bool = True
+    """Whether the image's own service is started, where it boots."""
 
 
 class Died(Exception):
@@ -174,6 +176,7 @@ class GuestVm:
             entropy=base64.b64encode(secrets.token_bytes(64)).decode(),
             ca_pem=self._host.root.pem,
             reason=reason,
+            service=identity.service,
         )
         try:
             async with asyncio.timeout(timeout_s):

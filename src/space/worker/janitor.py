@@ -4,6 +4,7 @@ import asyncio
 import itertools
 
 from space.disk import frozen as storage
+from space.disk import layers as build_layers
 from space.disk import rootfs
 from space.disk.frozen import Frozen
 from space.host import cgroup
@@ -40,6 +41,7 @@ async def sweep(layout: Layout, records: list[VmRecord], *, keep_frozen: set[str
     for name in stray_frozen:
         await asyncio.to_thread(storage.discard, Frozen(layout, name))
     await asyncio.to_thread(catalog.remove_half_made, layout)
+    await asyncio.to_thread(build_layers.remove_half_made, layout)
     log.info(
         "swept",
         processes=processes,

@@ -30,7 +30,7 @@ from space.wire.worker import (
     WorkerInfo,
     error_line,
 )
-from space.worker import trust
+from space.worker import build_routes, trust
 from space.worker.assembly import Worker
 from space.worker.fleet import Fleet
 from space.worker.shelf import default_shape
@@ -47,6 +47,7 @@ def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_
     _add_orders(app, worker.fleet)
     _add_templates(app, worker, settings)
     _add_egress(app, worker)
+    build_routes.add_routes(app, worker.builder)
 
     @app.get("/v1/worker")
     async def info() -> WorkerInfo:

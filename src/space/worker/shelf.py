@@ -109,10 +109,18 @@ class Shelf:
             except (SpaceError, OSError) as error:  # the template may have been deleted meanwhile, its files with it
                 log.warning("template_snapshot_failed", snapshot=shape.name, error=str(error))
 
-    async def make(self, template: str, vcpus: int = DEFAULT_VCPUS, memory_mib: int = DEFAULT_MEMORY_MIB) -> Frozen:
+    async def make(
+        self,
+        template: str,
+        vcpus: int = DEFAULT_VCPUS,
+        memory_mib: int = DEFAULT_MEMORY_MIB,
+        *,
+        ready_s: float = READY_S,
+    ) -> Frozen:
         """Boot a template, warm it, freeze it, read it back, publish it; returns at once where that was done before.
 
-        Raises BuildFailed where the template does not come up, and what starting a VM raises.
+        `ready_s`: how long its own check may take. Raises BuildFailed where the template does not come up, and what
+        starting a VM raises.
         """
         async with self._lock:
             found = self.find(template, vcpus, memory_mib)
@@ -123,7 +131,7 @@ class Shelf:
             target = shape.frozen(self._host.layout)
             guest = GuestVm.fresh(self._host, vcpus, memory_mib, _unrecorded)
             try:
-                await self._freeze(guest, files, target, shape)
+                await self._freeze(guest, files, target, shape, ready_s)
                 await settle(target)
                 catalog.find(self._host.layout, TemplateDigest(template))  # else nobody would ever remove it
             except (Died, VmmError, AgentError, AgentSilent) as error:
@@ -137,10 +145,10 @@ class Shelf:
             log.info("template_snapshot_made", snapshot=target.name)
             return target
 
-    async def _freeze(self, guest: GuestVm, files: TemplateFiles, target: Frozen, shape: Shape) -> None:
+    async def _freeze(self, guest: GuestVm, files: TemplateFiles, target: Frozen, shape: Shape, ready_s: float) -> None:
         await asyncio.to_thread(storage.begin, target)
         await guest.boot(files, files.rootfs, Identity(new_id(), {}, new_id()))
-        await guest.unless_dead(agent.ready(guest.line, READY_S))
+        await guest.unless_dead(agent.ready(guest.line, ready_s))
         for _ in range(_WARM_UPS):
             await agent.warm(guest.line, _AGENT_S)
         await agent.freeze(guest.line, FreezeWish(reason="snapshot", hook_timeout_s=0, sync=True), _AGENT_S)

@@ -1,0 +1,207 @@
+"""Use cases on template builds: request one, upload its files, begin it, follow it, and do what was begun.
+
+A build is a row from its request on. It is done by one process that holds its lease (controllers/builds.py); where
+that goes away, or its worker does, the build ends with an error, and building again goes on from the steps that are
+kept.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+
+from space.control.plane import Plane
+from space.model.build import MAX_COMMAND_BYTES, MAX_STEPS
+from space.model.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from space.model.ids import ProjectId, WorkerId
+from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, check_spec
+from space.model.template_build import (
+    DEFAULT_TAG,
+    FINISHED,
+    BuildLine,
+    BuildStatus,
+    TemplateBuild,
+    check_tag,
+    read_reference,
+)
+from space.store import builds as rows
+from space.store import template_names
+from space.store.notices import RECHECK_S, Channel
+from space.telemetry import logger
+from space.wire.builds import BuildsClient, StepModel, StoredFiles
+
+BEGIN_S = 1.0
+"""How long a request to begin waits until the build is at work; where others are before it, it stays `waiting`."""
+
+LEVELS = ("debug", "info", "warn", "error")
+_READY_WITH_START = "sleep 20"
+_PAGE = 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuildWish:
+    """What to build. Exactly one of `template` and `image`; a login only for an image."""
+
+    template: str | None
+    image: str | None
+    username: str | None
+    password: str | None
+    registry: str | None
+    """How an image's registry wants its login, where that is not by name and password: "aws", "gcp"."""
+
+    steps: tuple[StepModel, ...]
+    start: str | None
+    ready: str | None
+    force: bool
+
+
+async def request(
+    plane: Plane,
+    project: ProjectId,
+    name: str,
+    tags: Sequence[str],
+    vcpus: int | None,
+    memory_mib: int | None,
+    min_free_mib: int = 0,
+) -> TemplateBuild:
+    """Make the row of a build of `name[:tag]`. Raises InvalidArgument, and Conflict where a snapshot has the name.
+
+    Its files go to the worker that is chosen here, where one answers.
+    """
+    vcpus, memory_mib = vcpus or DEFAULT_VCPUS, memory_mib or DEFAULT_MEMORY_MIB
+    check_spec(vcpus, memory_mib, {}, {})
+    plain, tag = read_reference(name)
+    for one in tags:
+        check_tag(one)
+    wanted = list(dict.fromkeys([*([tag] if tag else []), *tags])) or [DEFAULT_TAG]
+    worker: WorkerId | None = None
+    with contextlib.suppress(Unavailable):
+        worker = plane.workers.place()
+    async with plane.db.transaction() as tx:
+        await template_names.ensure(tx, project, plain)
+        ident = await rows.insert(tx, project, plain, wanted, vcpus, memory_mib, min_free_mib, worker)
+    return await get(plane, project, ident)
+
+
+async def get(plane: Plane, project: ProjectId, build: uuid.UUID) -> TemplateBuild:
+    """Return a build; raises NotFound."""
+    found = await rows.get(plane.db, project, build)
+    if found is None:
+        raise NotFound(f"There is no build {build}.")
+    return found
+
+
+async def of_template(plane: Plane, project: ProjectId, name: str, limit: int) -> list[TemplateBuild]:
+    """Return the builds of a name, newest first."""
+    return await rows.of_name(plane.db, project, name, limit)
+
+
+async def files(plane: Plane, project: ProjectId, worker: WorkerId | None, name: str) -> StoredFiles | None:
+    """Return what the worker of a build has under this name. Raises Unavailable."""
+    return await _client(plane, worker).files(project, name)
+
+
+async def put_files(
+    plane: Plane,
+    project: ProjectId,
+    worker: WorkerId | None,
+    name: str,
+    body: AsyncIterable[bytes],
+    sha256: str | None = None,
+) -> StoredFiles:
+    """Keep the files of a COPY at the worker of a build. Raises Unavailable, TooLarge, StorageFull, InvalidArgument."""
+    return await _client(plane, worker).put_files(project, name, body, sha256)
+
+
+def _client(plane: Plane, worker: WorkerId | None) -> BuildsClient:
+    return BuildsClient(plane.workers.client(worker or plane.workers.place()))
+
+
+async def begin(plane: Plane, project: ProjectId, build: uuid.UUID, wish: BuildWish) -> TemplateBuild:
+    """Say what a build is to build; returns when it is at work, or in a queue.
+
+    Raises InvalidArgument, NotFound, and Conflict where that was said before. A source that cannot be had, and a step
+    that makes no sense, end the build, not the request.
+    """
+    row = await get(plane, project, build)
+    document = _document(wish)
+    password = None
+    if wish.password is not None:
+        password = plane.vault.seal(wish.password, context(build))
+    with plane.notices.changes(Channel.BUILD, str(build)) as changed:
+        if not await rows.begin(plane.db, project, build, document, password):
+            raise Conflict(f"Build {build} has begun already.")
+        logger().info("build_begun", build=str(build), name=row.name, steps=len(wish.steps))
+        return await _until_at_work(plane, project, build, changed)
+
+
+def _document(wish: BuildWish) -> dict[str, object]:
+    """Return a wish as its row keeps it, without the password. Raises InvalidArgument."""
+    if (wish.template is None) == (wish.image is None):
+        raise InvalidArgument("Say what to build on: either a template or an image.")
+    if len(wish.steps) > MAX_STEPS:
+        raise InvalidArgument(f"A build has at most {MAX_STEPS} steps; got {len(wish.steps)}.")
+    for command in (wish.start, wish.ready):
+        if command is not None and ("\0" in command or len(command.encode()) > MAX_COMMAND_BYTES):
+            raise InvalidArgument(f"start and ready have no NUL and at most {MAX_COMMAND_BYTES} bytes.")
+    return {
+        "template": wish.template,
+        "image": wish.image,
+        "username": wish.username,
+        "registry": wish.registry,
+        "steps": [step.model_dump() for step in wish.steps],
+        "start": wish.start or None,
+        "ready": wish.ready or (_READY_WITH_START if wish.start else None),
+        "force": wish.force,
+    }
+
+
+def context(build: uuid.UUID) -> str:
+    """Return what the password of a build's image is sealed for."""
+    return f"template build {build}"
+
+
+async def _until_at_work(plane: Plane, project: ProjectId, build: uuid.UUID, changed: asyncio.Event) -> TemplateBuild:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BEGIN_S):
+            while (row := await get(plane, project, build)).status is BuildStatus.WAITING:
+                changed.clear()
+                await changed.wait()
+            return row
+    return await get(plane, project, build)
+
+
+async def lines(
+    plane: Plane, build: TemplateBuild, offset: int, limit: int, level: str | None = None
+) -> list[BuildLine]:
+    """Return lines of a build's log after so many of them; of this level and worse only, where one is named."""
+    least = LEVELS.index(level) if level in LEVELS else 0
+    return await rows.lines(plane.db, build.id, LEVELS[least:], offset, limit)
+
+
+async def lines_from(
+    plane: Plane, build: TemplateBuild, cursor_ms: int, limit: int, level: str | None = None, *, newest_first: bool
+) -> list[BuildLine]:
+    """Return lines from a moment on (ms since 1970, 0: the beginning or end), or from there back."""
+    least = LEVELS.index(level) if level in LEVELS else 0
+    return await rows.lines_from(plane.db, build.id, LEVELS[least:], cursor_ms, limit, newest_first=newest_first)
+
+
+async def follow(plane: Plane, project: ProjectId, build: uuid.UUID) -> AsyncGenerator[BuildLine | TemplateBuild]:
+    """Yield a build's log as it comes, and last the build when it has ended. Raises NotFound where it was deleted."""
+    seen = 0
+    with plane.notices.changes(Channel.BUILD, str(build)) as changed:
+        while True:
+            changed.clear()
+            row = await get(plane, project, build)  # before its lines: what is written before its end is told
+            while found := await lines(plane, row, seen, _PAGE):
+                seen += len(found)
+                for line in found:
+                    yield line
+            if row.status in FINISHED:
+                yield row
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S):
+                    await changed.wait()
