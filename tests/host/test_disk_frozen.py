@@ -215,3 +215,28 @@ def test_one_of_an_older_form_counts_as_not_settled(stored: Frozen) -> None:
     del older["form"]
     stored.manifest_file.write_text(json.dumps(older))
     assert _read(stored).digests is None
+
+
+async def test_one_that_the_host_went_down_under_is_not_relied_on(stored: Frozen, layout: Layout) -> None:
+    """Its files may be anything. It was started from them, and settling them would have called them good."""
+    frozen.commit(stored, _read(stored).model_copy(update={"boot": "an earlier one"}))
+    for attempt in (verify(stored, _read(stored)), settle(stored)):
+        with pytest.raises(SnapshotDamaged, match="restarted"):
+            await attempt
+    assert _read(stored).digests is None
+
+
+async def test_a_settled_one_outlives_the_host(stored: Frozen) -> None:
+    settled = await settle(stored)
+    frozen.commit(stored, settled.model_copy(update={"boot": "an earlier one"}))
+    await verify(stored, _read(stored))
+
+
+async def test_a_worker_that_stops_settles_first(stored: Frozen) -> None:
+    settler = Settler()
+    settler.add(stored, (), lambda: None)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        works = group.create_task(settler.run())
+        await settler.finish(20)
+        works.cancel()
+    assert _read(stored).digests is not None

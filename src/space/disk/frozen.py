@@ -21,6 +21,7 @@ import pydantic
 from space.disk import chunks
 from space.disk.chunks import Table
 from space.host import files
+from space.host.process import boot_id
 from space.layout import Layout
 from space.model.errors import SnapshotDamaged
 
@@ -46,6 +47,8 @@ class Manifest(pydantic.BaseModel):
     vmm: str
     with_memory: bool
     frozen_at: dt.datetime
+    boot: str = pydantic.Field(default_factory=boot_id)
+    """The host's boot. One that was not settled before the host went down cannot be relied on."""
     form: int = FORM
     bases: tuple[str, ...] = ()
     digests: dict[Part, str] | None = None
@@ -163,6 +166,15 @@ def rename(source: Frozen, target: Frozen, manifest: Manifest) -> None:
     if source.hot_memory.exists():
         source.hot_memory.rename(target.hot_memory)
     source.folder.rename(target.folder)
+
+
+def check_boot(frozen: Frozen, manifest: Manifest) -> None:
+    """Raise SnapshotDamaged for one that the host may have gone down under before it reached the disk."""
+    if manifest.digests is None and manifest.boot != boot_id():
+        raise SnapshotDamaged(
+            f"Snapshot {frozen.name} was made just before the host was restarted, and had not reached the disk for "
+            "certain; nothing was started."
+        )
 
 
 def write_tables(frozen: Frozen, tables: Mapping[Part, Table]) -> None:

@@ -36,6 +36,7 @@ async def settle(frozen: Frozen, bases: Sequence[Frozen] = ()) -> Manifest:
         raise SnapshotDamaged(f"Snapshot {frozen.name} was never finished.")
     if manifest.digests is not None:
         return manifest
+    storage.check_boot(frozen, manifest)
     works: dict[Part, Callable[[], Table]] = {
         "disk": functools.partial(_in_place, frozen, "disk", frozen.disk, bases),
         "state": functools.partial(_in_place, frozen, None, frozen.state, ()),

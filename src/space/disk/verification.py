@@ -25,6 +25,7 @@ async def verify(frozen: Frozen, manifest: Manifest) -> None:
     Until it has settled there are no digests, and only presence is checked: it was frozen seconds ago by this host.
     """
     places = _places(frozen, manifest)
+    storage.check_boot(frozen, manifest)
     if manifest.digests is None:
         return
     bases = known_bases.of(frozen, manifest)

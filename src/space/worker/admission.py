@@ -93,7 +93,7 @@ class Admission:
 
     def _has_place(self, memory_mib: int) -> bool:
         """Tell whether the memory area has room for all that running VMs may still touch, and this much more."""
-        records = [e.vm for e in self._entries() if e.vm is not None]
+        records = [e.vm for e in self._entries() if e.vm is not None and self._holds(e)]
         unborn = sum(e.memory_mib for e in self._entries() if e.vm is None and self._holds(e))
         unborn += sum(self._reserved.values())
         promised = sum(self._untouched(record) for record in (*records, *self._spares()))

@@ -2,7 +2,7 @@
 
 running, paused   the VM is taken over; one that was stopped for a moment, for a copy of it, goes on
 suspending        finished where the suspension was committed, else the VM goes on as it was
-suspended         lies in storage
+suspended         lies in storage; what was left of its VM goes
 restoring         undone: suspended
 creating          undone: the control plane, which has the environment and the token, asks again
 deleting          finished
@@ -56,6 +56,7 @@ async def _adopt(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> No
             fleet.forget(machine)
             log.info("half_done_step_undone", sandbox=entry.sandbox, state=entry.state)
         case "failed" | "suspended":
+            await machine.holding.drop_guest()
             fleet.carry_on(machine, machine.carry_on())
         case "restoring":
             await machine.holding.drop_guest()

@@ -44,6 +44,8 @@ from space.worker.trust import TrustedRoot
 log = telemetry.logger()
 _BOOT_DEADLINE_S = {"tcg": 45.0, "kvm": 15.0}
 """Many times the usual boot (2 s emulated, 0.3 s with KVM), so that a busy host is not taken for a dead guest."""
+_SETTLE_S = 10.0
+"""How long a worker that is to stop waits for suspensions to be durable: the host may be about to go down."""
 
 
 async def serve(settings: WorkerSettings) -> None:
@@ -67,6 +69,7 @@ async def serve(settings: WorkerSettings) -> None:
             web.should_exit = True
             worker.drain()
             await serving
+            await worker.stock.settler.finish(_SETTLE_S)
             for loop in loops:
                 loop.cancel()
             worker.let_go()

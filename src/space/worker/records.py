@@ -57,10 +57,10 @@ class VmRecord(pydantic.BaseModel):
 class Entry(pydantic.BaseModel):
     """One sandbox on this host.
 
-    `vm` is None while it has none (suspended, failed). `generation` counts its committed suspensions: the last one lies
-    in storage under that number, and is `durable` once it would survive a loss of power. `names` are the synthetic
-    addresses that its guest, or the one it is a copy of, was ever given: address to name. A guest remembers them, so
-    none gets a second name.
+    `vm` is None while it has none (suspended, failed) and nothing of one is left. `generation` counts its committed
+    suspensions: the last one lies in storage under that number, and is `durable` once it would survive a loss of power.
+    `names` are the synthetic addresses that its guest, or the one it is a copy of, was ever given: address to name. A
+    guest remembers them, so none gets a second name.
     """
 
     model_config = pydantic.ConfigDict(frozen=True)

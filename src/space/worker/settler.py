@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -49,6 +50,14 @@ class Settler:
         `bases` are what it may share blocks with.
         """
         self._put(frozen, _Work(bases, done, self._first_retry_s))
+
+    async def finish(self, longest_s: float) -> None:
+        """Wait until all that was added is settled, apart from what has failed; not longer than so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while self._queue or self._busy is not None:
+                    await self._idle.wait()
+                    await asyncio.sleep(0)  # the loop takes up the next
 
     async def drop(self, frozen: Frozen) -> None:
         """Remove it from storage, settled or not; waits where it is just being worked on."""

@@ -14,6 +14,7 @@ from space.disk import copies
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen, Manifest
 from space.disk.verification import verify
+from space.host.command import CommandError
 from space.image.catalog import TemplateFiles
 from space.model.errors import BootFailed, Conflict, SnapshotDamaged, SnapshotUnfit, SpaceError, StorageFull
 from space.telemetry import logger
@@ -74,15 +75,24 @@ async def _stop(h: Holding, guest: GuestVm, reason: FreezeReason, *, paused: boo
 
 
 async def leave_for_storage(h: Holding, guest: GuestVm, generation: int, *, memory: bool) -> None:
-    """Go over to a committed suspension: the VM ends, its files become the stored ones. Works twice."""
+    """Go over to a committed suspension: the VM ends, its files become the stored ones. Works twice.
+
+    It is suspended as soon as its process has ended, before its place in the network is taken apart. The record of that
+    is synced with the suspension itself, when it has settled.
+    """
     await h.host.link.withdraw(h.sandbox)
     await guest.kill()
     guest.give_files(h.stored(generation), memory=memory)
     h.guest = None
-    await guest.end()
-    h.write(state="suspended", reason=None, vm=None, generation=generation, durable=False, synced=True)
+    h.write(state="suspended", reason=None, generation=generation, durable=False)
     log.info("sandbox_suspended", sandbox=h.sandbox, generation=generation, memory=memory)
     have_settled(h, generation)
+    try:
+        await guest.end()
+    except (CommandError, OSError) as error:  # the next start of the worker tries again
+        log.warning("vm_not_cleared_away", sandbox=h.sandbox, vm=guest.record.vm, error=str(error))
+    else:
+        h.write(vm=None)
 
 
 def have_settled(h: Holding, generation: int) -> None:
