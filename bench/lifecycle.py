@@ -19,6 +19,8 @@ from bench.plot import Curves
 from bench.results import Outcome, machine, publish
 
 from space.cli.output import say
+from space.disk import bases, chunks
+from space.disk import frozen as storage
 from space.disk.frozen import Frozen
 from space.model.sandbox import DEFAULT_MEMORY_MIB
 
@@ -83,8 +85,7 @@ class Run:
         )
         self._note(GONE, (gone_at - began) * 1000)
         self._note(DURABLE, (durable_at - began) * 1000)
-        stored = Frozen(self.bench.layout, f"s-{self.sandbox}-{fact.generation}").stored_memory
-        size_bytes = 512 * stored.stat().st_blocks
+        size_bytes = _own_bytes(Frozen(self.bench.layout, f"s-{self.sandbox}-{fact.generation}"))
         self._note(STORED, size_bytes / _MB)
         self._note(RAW, await floor.write_ms(self.space.data, size_bytes))
         began = time.monotonic()
@@ -137,6 +138,16 @@ async def measure(options: argparse.Namespace) -> bool:
             await Run(bench, kit, facts, dirty_mb).rounds(options.rounds, taken)
         found = machine(bench)
     return publish(_outcome(taken, options.dirty), options.results, found)
+
+
+def _own_bytes(suspension: Frozen) -> int:
+    """Return how much of a settled suspension's memory is not its template's."""
+    manifest = storage.read(suspension)
+    assert manifest is not None
+    table = storage.read_tables(suspension, manifest)["memory"]
+    like = bases.with_memory(bases.of(suspension, manifest), "stored_memory")
+    own = chunks.difference(table, like[1]) if like else set(table.digests)
+    return len(own) * chunks.CHUNK_BYTES
 
 
 def _outcome(taken: Taken, amounts: list[int]) -> Outcome:

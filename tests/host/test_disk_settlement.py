@@ -1,6 +1,7 @@
 """What a frozen VM shares with its template is neither read nor stored again; harm to any of it is told."""
 
 import datetime as dt
+import errno
 import fcntl
 import os
 import random
@@ -19,7 +20,7 @@ from space.disk import bases as known_bases
 from space.disk.chunks import CHUNK_BYTES, Known
 from space.disk.frozen import Frozen, Manifest
 from space.disk.settlement import settle
-from space.disk.verification import verify, verify_whole
+from space.disk.verification import fall_back, verify, verify_whole
 from space.host.extents import extents
 from space.host.files import reflink
 from space.layout import Layout
@@ -337,3 +338,75 @@ async def test_the_hot_memory_of_a_template_is_made_again(template: Frozen) -> N
     template.hot_memory.unlink()
     await shelf_check.look_at(template)
     assert template.hot_memory.read_bytes() == before
+
+
+async def test_a_damaged_hot_memory_gives_way_to_a_whole_stored_one(suspended: Frozen) -> None:
+    manifest = _read(suspended)
+    assert not await fall_back(suspended, manifest), "nothing is damaged"
+    _harm(suspended.hot_memory, TOUCHED)
+    assert await fall_back(suspended, manifest)
+    await verify(suspended, manifest)
+
+
+async def test_two_damaged_memories_stay_where_they_are(suspended: Frozen) -> None:
+    manifest = _read(suspended)
+    _harm(suspended.hot_memory, TOUCHED)
+    _harm(suspended.stored_memory, TOUCHED)
+    assert not await fall_back(suspended, manifest)
+    assert suspended.hot_memory.exists()
+
+
+@pytest.mark.parametrize("part", ["disk", "memory", "state"])
+async def test_what_the_host_could_not_write_is_never_called_good(
+    layout: Layout, template: Frozen, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The kernel tells a failed write once, at the next fsync; after that the file seems whole."""
+    made = _like(layout, template)
+    path = {"disk": made.disk, "memory": made.hot_memory, "state": made.state}[part]
+    sync = os.fsync
+
+    def fails_once(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+            monkeypatch.undo()
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    for attempt in range(2):
+        with pytest.raises(SnapshotDamaged, match=part):
+            await settle(made, (template,))
+        assert _read(made).digests is None, attempt
+    with pytest.raises(SnapshotDamaged, match=part):
+        await verify(made, _read(made))
+
+
+async def test_the_list_of_another_is_told(layout: Layout, template: Frozen, suspended: Frozen) -> None:
+    """All that it has is its template's, byte for byte, and the list speaks of something else."""
+    made = _blank(layout, "s")
+    reflink(template.disk, made.disk)
+    reflink(template.hot_memory, made.hot_memory)
+    reflink(suspended.state, made.state.with_name("other"))
+    made.state.with_name("other").replace(made.state)
+    _commit(made)
+    settled = await settle(made, (template,))
+    made.digests_file.write_bytes(suspended.digests_file.read_bytes())
+    other = settled.model_copy(update={"digests": _read(suspended).digests})
+    frozen.commit(made, other)
+    with pytest.raises(SnapshotDamaged, match="not what was written"):
+        await verify(made, other)
+
+
+async def test_what_did_not_reach_the_disk_as_it_was_is_not_durable(
+    layout: Layout, template: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _like(layout, template)
+    copy_chunks = chunks.copy
+
+    def spoil(source: Path, target: int, numbers: set[int]) -> None:
+        copy_chunks(source, target, numbers)
+        os.pwrite(target, b"\0\1", min(numbers) * CHUNK_BYTES + 99)
+
+    monkeypatch.setattr(chunks, "copy", spoil)
+    with pytest.raises(SnapshotDamaged, match="did not reach the disk"):
+        await settle(made, (template,))
+    assert _read(made).digests is None

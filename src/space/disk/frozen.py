@@ -49,6 +49,8 @@ class Manifest(pydantic.BaseModel):
     frozen_at: dt.datetime
     boot: str = pydantic.Field(default_factory=boot_id)
     """The host's boot. One that was not settled before the host went down cannot be relied on."""
+    lost: Part | None = None
+    """What the host could not write: a second try would succeed, and prove nothing (fsync(2) tells an error once)."""
     form: int = FORM
     bases: tuple[str, ...] = ()
     digests: dict[Part, str] | None = None
@@ -168,8 +170,10 @@ def rename(source: Frozen, target: Frozen, manifest: Manifest) -> None:
     source.folder.rename(target.folder)
 
 
-def check_boot(frozen: Frozen, manifest: Manifest) -> None:
-    """Raise SnapshotDamaged for one that the host may have gone down under before it reached the disk."""
+def check_reached(frozen: Frozen, manifest: Manifest) -> None:
+    """Raise SnapshotDamaged for one that is known not to have reached the disk, or may not have before a restart."""
+    if manifest.lost is not None:
+        raise SnapshotDamaged(f"The {manifest.lost} of snapshot {frozen.name} could not be written by the host.")
     if manifest.digests is None and manifest.boot != boot_id():
         raise SnapshotDamaged(
             f"Snapshot {frozen.name} was made just before the host was restarted, and had not reached the disk for "

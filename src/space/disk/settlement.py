@@ -7,6 +7,7 @@ own chunks written over it.
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,14 @@ from space.model.errors import SnapshotDamaged
 T = TypeVar("T")
 
 
+class _LostError(Exception):
+    """A part did not reach the disk, and what is in the page cache of it may be anything by now."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part: Part = part
+
+
 async def settle(frozen: Frozen, bases: Sequence[Frozen] = ()) -> Manifest:
     """Store memory beside the disk, sync all, read back what is its own, and record the digests. Idempotent.
 
@@ -36,13 +45,18 @@ async def settle(frozen: Frozen, bases: Sequence[Frozen] = ()) -> Manifest:
         raise SnapshotDamaged(f"Snapshot {frozen.name} was never finished.")
     if manifest.digests is not None:
         return manifest
-    storage.check_boot(frozen, manifest)
+    storage.check_reached(frozen, manifest)
     works: dict[Part, Callable[[], Table]] = {
         "disk": functools.partial(_in_place, frozen, "disk", frozen.disk, bases),
         "state": functools.partial(_in_place, frozen, None, frozen.state, ()),
         "memory": functools.partial(_memory, frozen, bases),
     }
-    tables = await at_once({part: works[part] for part in manifest.parts})
+    try:
+        tables = await at_once({part: works[part] for part in manifest.parts})
+    except _LostError as error:
+        await asyncio.to_thread(storage.commit, frozen, manifest.model_copy(update={"lost": error.part}))
+        text = f"The {error.part} of snapshot {frozen.name} could not be written by the host."
+        raise SnapshotDamaged(text) from error
     settled = manifest.model_copy(
         update={
             "digests": {part: table.digest for part, table in tables.items()},
@@ -61,7 +75,7 @@ def _record(frozen: Frozen, settled: Manifest, tables: Mapping[Part, Table]) -> 
 
 def _in_place(frozen: Frozen, place: Place | None, path: Path, bases: Sequence[Frozen]) -> Table:
     """Sync a file that stays where it is, and return its table."""
-    files.sync_file(path)
+    _sync("disk" if path == frozen.disk else "state" if path == frozen.state else "memory", path)
     table, own = chunks.take(path, known_bases.known(bases, place) if place else ())
     _reread(frozen, path, table, own)
     return table
@@ -70,12 +84,23 @@ def _in_place(frozen: Frozen, place: Place | None, path: Path, bases: Sequence[F
 def _memory(frozen: Frozen, bases: Sequence[Frozen]) -> Table:
     if not frozen.hot_memory.exists():  # stored by a version whose digests were of another form
         return _in_place(frozen, None, frozen.stored_memory, ())
-    files.sync_file(frozen.hot_memory)
+    _sync("memory", frozen.hot_memory)
     table, _ = chunks.take(frozen.hot_memory, known_bases.known(bases, "hot_memory"))
     written = fill(frozen.stored_memory, frozen.hot_memory, table, known_bases.with_memory(bases, "stored_memory"))
     files.sync_file(frozen.stored_memory)
     _reread(frozen, frozen.stored_memory, table, written)
     return table
+
+
+def _sync(part: Part, path: Path) -> None:
+    """Bring what the VM left to the disk; where that fails, what it left is lost."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise _LostError(part) from error
+    finally:
+        os.close(descriptor)
 
 
 def _reread(frozen: Frozen, path: Path, table: Table, numbers: set[int]) -> None:

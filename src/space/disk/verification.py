@@ -25,7 +25,7 @@ async def verify(frozen: Frozen, manifest: Manifest) -> None:
     Until it has settled there are no digests, and only presence is checked: it was frozen seconds ago by this host.
     """
     places = _places(frozen, manifest)
-    storage.check_boot(frozen, manifest)
+    storage.check_reached(frozen, manifest)
     if manifest.digests is None:
         return
     bases = known_bases.of(frozen, manifest)
@@ -42,6 +42,22 @@ async def verify_whole(frozen: Frozen, manifest: Manifest) -> None:
     await _verify(
         frozen, {part: functools.partial(chunks.damaged_on_disk, path, tables[part]) for part, path, _ in places}
     )
+
+
+async def fall_back(frozen: Frozen, manifest: Manifest) -> bool:
+    """Give up a damaged hot memory where the stored one is whole; tells whether that was so.
+
+    The memory area keeps no checksums, the disk area does.
+    """
+    if manifest.digests is None or not (frozen.hot_memory.exists() and frozen.stored_memory.exists()):
+        return False
+    table = (await asyncio.to_thread(storage.read_tables, frozen, manifest)).get("memory")
+    if table is None or not await asyncio.to_thread(chunks.damaged, frozen.hot_memory, table):
+        return False
+    if await asyncio.to_thread(chunks.damaged, frozen.stored_memory, table):
+        return False
+    frozen.hot_memory.unlink()
+    return True
 
 
 def _places(frozen: Frozen, manifest: Manifest) -> list[tuple[Part, Path, Place | None]]:

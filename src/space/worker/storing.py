@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from space.disk import copies
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen, Manifest
-from space.disk.verification import verify
+from space.disk.verification import fall_back, verify
 from space.host.command import CommandError
 from space.image.catalog import TemplateFiles
 from space.model.errors import BootFailed, Conflict, SnapshotDamaged, SnapshotUnfit, SpaceError, StorageFull
@@ -126,7 +126,14 @@ async def restore(h: Holding, identity: Identity, template: TemplateFiles) -> No
         manifest = storage.read(source)
         if manifest is None:
             raise SnapshotDamaged(f"The manifest of snapshot {source.name} is missing; nothing was started.")
-        await _bring_back(h, identity, template, source, manifest)
+        try:
+            await _bring_back(h, identity, template, source, manifest)
+        except SnapshotDamaged:
+            if not await fall_back(source, manifest):
+                raise
+            log.warning("memory_taken_from_storage", sandbox=h.sandbox, snapshot=source.name)
+            await h.drop_guest()
+            await _bring_back(h, identity, template, source, manifest)
         await h.connect()
     except (Died, SpaceError) as error:
         await h.drop_guest()
