@@ -128,6 +128,49 @@ func TestProcessOutlivesItsClient(t *testing.T) {
 	}
 }
 
+// E2B's Connect has no offsets: the agent remembers what it has sent.
+func TestConnectGoesOnWhereTheClientLeft(t *testing.T) {
+	a := newAgent(t)
+	stream := a.begin("", shell("for i in 1 2 3; do echo $i; read x; done; exit 7"))
+	goOn := map[string]any{"process": map[string]any{"pid": stream.pid}, "input": map[string]any{"stdin": "Cg=="}}
+	printed := func(all string) {
+		a.eventually("printed "+all, func() bool {
+			output := a.do("GET", "/v1/commands", nil).object()["commands"].([]any)[0].(map[string]any)
+			return output["next_offset"] == float64(len(all))
+		})
+	}
+	leave := func(stream *tail) {
+		stream.body.Close()
+		a.eventually("nobody reads", func() bool { return a.activity()["attached_readers"] == 0.0 })
+	}
+	stream.until("1\n")
+	leave(stream)
+	a.call("", "process.Process/SendInput", goOn)
+	printed("1\n2\n")
+	back := a.openCall("", "process.Process/Connect", pid(stream.pid)).begun()
+	if got := back.until("2\n"); got != "2\n" {
+		t.Errorf("%q", got)
+	}
+	// Who comes while another listens hears what comes next, as with E2B.
+	second := a.openCall("", "process.Process/Connect", pid(stream.pid)).begun()
+	a.call("", "process.Process/SendInput", goOn)
+	for _, one := range []*tail{back, second} {
+		if got := one.until("3\n"); got != "3\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	back.body.Close()
+	leave(second)
+	// The end is there for who missed it, and can be had again for a while.
+	a.call("", "process.Process/SendInput", goOn)
+	a.eventually("it has ended", func() bool { return len(a.call("", "process.Process/List", nil).object()["processes"].([]any)) == 0 })
+	for i := 0; i < 2; i++ {
+		if p := a.openCall("", "process.Process/Connect", pid(stream.pid)).begun().rest(); p.of["stdout"] != "" || p.end["exitCode"] != 7.0 {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
 func TestBothProtocolsSeeOneTable(t *testing.T) {
 	a := newAgent(t)
 	ours := a.begin("", shell("read x"))

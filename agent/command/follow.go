@@ -20,21 +20,31 @@ type followers struct {
 	mu    sync.Mutex
 	at    map[*Follower]int64 // the offset each has read up to
 	moved chan struct{}       // closed when one has moved or left; nil when nobody waits
+	heard int64               // the furthest offset up to which one was sent everything
+	told  bool                // one was sent the end
 }
 
 // Follower is one of them.
 type Follower struct{ of *followers }
 
-// Follow makes a follower who has read up to offset from. Close it.
-func (c *Command) Follow(from int64) *Follower {
-	f := &Follower{&c.followers}
+// Follow makes a follower and says at which offset it begins: where the last
+// one was left, as far back as output is kept, if there is no other; else at
+// what comes next, for the others hear the rest. Close it.
+func (c *Command) Follow() (f *Follower, from int64) {
+	f = &Follower{&c.followers}
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
+	first, from := c.Output.Bounds()
+	if len(f.of.at) == 0 {
+		if from = f.of.heard; from < first {
+			from = first
+		}
+	}
 	if f.of.at == nil {
 		f.of.at = map[*Follower]int64{}
 	}
 	f.of.at[f] = from
-	return f
+	return f, from
 }
 
 // Advance says that the follower has read up to an offset.
@@ -45,6 +55,29 @@ func (f *Follower) Advance(to int64) {
 		f.of.at[f] = to
 		f.of.wake()
 	}
+}
+
+// Heard says that all up to an offset is on its way to the client.
+func (f *Follower) Heard(to int64) {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	if f.of.heard < to {
+		f.of.heard = to
+	}
+}
+
+// Told says that the end is on its way to the client.
+func (f *Follower) Told() {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.of.told = true
+}
+
+// Told says whether any follower was sent the end.
+func (c *Command) Told() bool {
+	c.followers.mu.Lock()
+	defer c.followers.mu.Unlock()
+	return c.followers.told
 }
 
 // Close ends it.

@@ -15,7 +15,8 @@ import (
 )
 
 // connectableAfter is how long a process that has ended can still be connected
-// to, for a client that lost its connection just then.
+// to, for a client that lost its connection just then. One whose end nobody was
+// sent can be for as long as it is kept.
 const connectableAfter = 30 * time.Second
 
 func (h *Handler) listProcesses(*http.Request, *empty) (*processList, error) {
@@ -48,7 +49,7 @@ func (h *Handler) startProcess(r *http.Request, q *startRequest, out *connect.St
 	if err != nil {
 		return failure(err)
 	}
-	return h.stream(r, c, 0, true, out)
+	return h.stream(r, c, true, out)
 }
 
 func startSpec(r *http.Request, q *startRequest) (spec command.Spec, err error) {
@@ -107,13 +108,12 @@ func (p *ptyConfig) size() (command.Size, error) {
 func (h *Handler) connectProcess(r *http.Request, q *selectRequest, out *connect.Stream) error {
 	c, err := h.find(q.Process, func(c *command.Command) bool {
 		exit := c.Exit()
-		return exit == nil || time.Since(exit.At) < connectableAfter
+		return exit == nil || time.Since(exit.At) < connectableAfter || !c.Told()
 	})
 	if err != nil {
 		return err
 	}
-	_, next := c.Output.Bounds()
-	return h.stream(r, c, next, false, out)
+	return h.stream(r, c, false, out)
 }
 
 // running finds a process that can be told something.

@@ -29,17 +29,27 @@ func keepaliveOf(r *http.Request) time.Duration {
 // maxUnflushed bounds what is sent without a flush while there is more, in bytes.
 const maxUnflushed = 128 << 10
 
-// stream sends a process's output from an offset on, and its end. It ends with
-// the client, who may come back; the process goes on. The starter is the one
-// whose deadline is also the process's.
-func (h *Handler) stream(r *http.Request, c *command.Command, from int64, starter bool, out *connect.Stream) error {
+// stream sends a process's output and its end. It ends with the client, who
+// may come back and then hears first what was printed meanwhile; the process
+// goes on. The starter is the one whose deadline is also the process's.
+func (h *Handler) stream(r *http.Request, c *command.Command, starter bool, out *connect.Stream) error {
 	defer c.Attach()()
-	follower := c.Follow(from)
+	follower, from := c.Follow()
 	defer follower.Close()
+	// What is flushed counts as heard. A client that left is seen by the server
+	// in reading, or at the latest in this writing, and ends the context.
+	flush := func() bool {
+		out.Flush()
+		if r.Context().Err() != nil {
+			return false
+		}
+		follower.Heard(from)
+		return true
+	}
 	if err := sendEvent(out, processEvent{Start: &startEvent{c.PID}}); err != nil {
 		return err
 	}
-	out.Flush()
+	flush()
 	keepalive := time.NewTicker(keepaliveOf(r))
 	defer keepalive.Stop()
 	unflushed := 0
@@ -52,19 +62,26 @@ func (h *Handler) stream(r *http.Request, c *command.Command, from int64, starte
 			from = piece.Next
 			if unflushed += len(piece.Data); unflushed >= maxUnflushed {
 				unflushed = 0
-				out.Flush()
+				flush()
 			}
 			follower.Advance(from)
 			keepalive.Reset(keepaliveOf(r))
 			continue
 		}
 		unflushed = 0
-		out.Flush()
+		flush()
 		if more == nil { // sealed: the exit is known
 			if c.Exit().TimedOut && starter {
+				follower.Told()
 				return context.DeadlineExceeded
 			}
-			return sendEnd(c.Exit(), out)
+			if err := sendEnd(c.Exit(), out); err != nil {
+				return err
+			}
+			if flush() {
+				follower.Told()
+			}
+			return nil
 		}
 		select {
 		case <-more:
