@@ -128,9 +128,10 @@ async def test_what_the_files_say(layout: Layout, base: BuildDone, path: str, co
         ("/etc/machine-id", "Size: 0"),
         ("/usr/bin/sudo", "Mode:  04755"),
         ("/usr/bin/python3", "Type: symlink"),
+        ("/usr/bin/python", "Type: symlink"),
         *(
             (f"/usr/bin/{name}", "Type: regular")
-            for name in ("bash", "git", "curl", "ps", "tput", "stat", "update-alternatives")
+            for name in ("bash", "git", "curl", "ps", "setfattr", "tput", "stat", "update-alternatives")
         ),
         ("/sbin", "Type: symlink"),
         ("/usr/bin/ip", "Type: regular"),

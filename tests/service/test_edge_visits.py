@@ -123,8 +123,8 @@ async def test_what_is_no_sandbox_is_not_found(world: Api, ident: str) -> None:
     ("state", "status", "message"),
     [
         (State.CREATING, 409, TRANSITIONING), (State.PAUSED, 409, TRANSITIONING),
-        (State.SUSPENDING, 409, TRANSITIONING), (State.RESTORING, 409, TRANSITIONING),
-        (State.SUSPENDED, 502, NOT_FOUND), (State.FAILED, 502, NOT_FOUND),
+        (State.RESTORING, 409, TRANSITIONING),
+        (State.SUSPENDING, 502, NOT_FOUND), (State.SUSPENDED, 502, NOT_FOUND), (State.FAILED, 502, NOT_FOUND),
         (State.DELETING, 502, NOT_FOUND), (State.DELETED, 502, NOT_FOUND),
     ],
 )  # fmt: skip
@@ -143,6 +143,13 @@ async def test_one_that_was_paused_on_request_is_not_there(world: Api) -> None:
     async with world.plane.db.transaction() as tx:
         await wishes.wish(tx, made.id, Desired.PAUSED)
     assert await refused(world, e2b_sandbox_id=made.id) == (502, NOT_FOUND)
+
+
+async def test_one_that_is_to_run_again_once_it_sleeps_is_on_its_way(world: Api) -> None:
+    made = await insert(world, State.SUSPENDING, deadlines=ASLEEP)
+    async with world.plane.db.transaction() as tx:
+        await wishes.wish(tx, made.id, Desired.RUNNING)
+    assert await refused(world, e2b_sandbox_id=made.id) == (409, TRANSITIONING)
 
 
 async def test_one_that_is_to_be_deleted_is_gone(world: Api) -> None:

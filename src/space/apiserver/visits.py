@@ -150,14 +150,17 @@ def _shows_token(row: Sandbox, asked: Question) -> bool:
 def _why_not(row: Sandbox) -> Refusal | None:
     """Return why requests may not go to a sandbox now; None where they may.
 
-    For E2B's clients one that is asleep is not there: so they tell whether it runs.
+    For E2B's clients one that is asleep, or falls asleep, is not there: so they tell whether it runs. (One that a
+    request wakes has been waited for before.)
     """
     if row.spec.desired is Desired.DELETED:
         return refusal.not_found(row.id)
     match row.state:
         case State.RUNNING:
             return None
-        case State.CREATING | State.SUSPENDING | State.RESTORING:
+        case State.CREATING | State.RESTORING:
+            return refusal.transitioning(row.id)
+        case State.SUSPENDING if row.spec.desired is Desired.RUNNING:  # and runs again after that
             return refusal.transitioning(row.id)
         case State.PAUSED if row.spec.desired is Desired.RUNNING:  # its worker halted it, and it goes on by itself
             return refusal.transitioning(row.id)

@@ -20,8 +20,8 @@ from space.layout import Layout
 
 SUITE = "bookworm"
 PACKAGES = (
-    "bash", "ca-certificates", "coreutils", "curl", "git", "iproute2", "less", "ncurses-base", "ncurses-bin", "procps",
-    "python3", "sudo",
+    "attr", "bash", "ca-certificates", "coreutils", "curl", "git", "iproute2", "less", "ncurses-base", "ncurses-bin",
+    "procps", "python-is-python3", "python3", "sudo",
 )  # fmt: skip
 APT_OPTIONS = ("--aptopt=APT::Install-Recommends false",)
 DPKG_OPTIONS = (
