@@ -7,6 +7,7 @@ import (
 
 	"space/agent/hook"
 	"space/agent/quiesce"
+	"space/agent/usage"
 )
 
 // Internal is the handler for the worker. Its listener lets nobody else in; it
@@ -18,13 +19,14 @@ type Internal struct {
 	peer     net.IP
 	port     atomic.Int64
 	shutdown func()
+	usage    *usage.Meter
 	routes   []route
 }
 
 // NewInternal makes the handler for the worker, which has the address peer.
 // shutdown is called after POST /shutdown was answered.
 func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer net.IP, shutdown func()) *Internal {
-	in := &Internal{public: public, guest: guest, hooks: hooks, peer: peer, shutdown: shutdown}
+	in := &Internal{public: public, guest: guest, hooks: hooks, peer: peer, shutdown: shutdown, usage: usage.New()}
 	in.routes = []route{
 		{"GET", "/health", in.health},
 		{"POST", "/init", in.init},
@@ -33,6 +35,7 @@ func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer 
 		{"POST", "/ready", in.ready},
 		{"POST", "/warm", in.warm},
 		{"GET", "/activity", in.activity},
+		{"GET", "/metrics", in.metrics},
 		{"POST", "/shutdown", in.shutDown},
 	}
 	in.routes = append(in.routes, in.layerRoutes()...)
@@ -59,6 +62,15 @@ func (in *Internal) health(w http.ResponseWriter, _ *http.Request, _ string) err
 		"status": "ok", "version": in.public.version, "sandbox_id": orNull(sandbox),
 		"ready": sandbox != "" && !frozen, "frozen": frozen,
 	})
+}
+
+// metrics says what is in use, the processors' share since it was asked last.
+func (in *Internal) metrics(w http.ResponseWriter, _ *http.Request, _ string) error {
+	figures, err := in.usage.Measure()
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, figures)
 }
 
 func (in *Internal) shutDown(w http.ResponseWriter, _ *http.Request, _ string) error {

@@ -16,6 +16,7 @@ import (
 	"space/agent/content"
 	"space/agent/fault"
 	"space/agent/identity"
+	"space/agent/usage"
 )
 
 // Handler is the protocol's server.
@@ -23,7 +24,7 @@ type Handler struct {
 	identity *identity.Identity
 	commands *command.Table
 	watchers *watchers
-	usage    *usage
+	usage    *usage.Meter
 	used     func() // called when a request counts as use of the sandbox
 	routes   map[string]route
 }
@@ -38,7 +39,7 @@ type route struct {
 // New makes the handler. It calls used at the beginning and the end of what
 // counts as use.
 func New(id *identity.Identity, commands *command.Table, used func()) *Handler {
-	h := &Handler{identity: id, commands: commands, watchers: newWatchers(), usage: newUsage(), used: used}
+	h := &Handler{identity: id, commands: commands, watchers: newWatchers(), usage: usage.New(), used: used}
 	h.routes = map[string]route{
 		"/health":        {methods: on("GET", http.HandlerFunc(health)), open: true, passive: true},
 		"/metrics":       {methods: on("GET", h.plain(h.metrics)), passive: true},

@@ -32,7 +32,7 @@ from space.model.sandbox import (
     check_short_labels,
 )
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
-from space.wire.worker import TemplateModel
+from space.wire.worker import TemplateModel, UsageSample
 
 _NO_NUL: JsonDict = {"type": "string", "pattern": "^[^\\x00]*$"}
 # What check_spec enforces, as far as JSON Schema can say it.
@@ -294,6 +294,39 @@ class EventList(pydantic.BaseModel):
     """Events, oldest first. Ask again with `after` = the last `sequence`."""
 
     events: list[EventModel]
+
+
+class UsageModel(pydantic.BaseModel):
+    """What a sandbox used at a moment. The processors' share is of all of them, since the sample before."""
+
+    at: datetime.datetime
+    cpu_count: int
+    cpu_used_percent: float
+    memory_total_bytes: int
+    memory_used_bytes: int
+    memory_cache_bytes: int
+    disk_total_bytes: int
+    disk_used_bytes: int
+
+    @classmethod
+    def of(cls, sample: UsageSample) -> "UsageModel":
+        """Return the public form."""
+        return cls(
+            at=sample.at,
+            cpu_count=sample.cpu_count,
+            cpu_used_percent=sample.cpu_used_pct,
+            memory_total_bytes=sample.mem_total,
+            memory_used_bytes=sample.mem_used,
+            memory_cache_bytes=sample.mem_cache,
+            disk_total_bytes=sample.disk_total,
+            disk_used_bytes=sample.disk_used,
+        )
+
+
+class UsageList(pydantic.BaseModel):
+    """Samples of the last hour, oldest first, one each ten seconds while it runs, and one of now."""
+
+    samples: list[UsageModel]
 
 
 class ForkedSandbox(pydantic.BaseModel):

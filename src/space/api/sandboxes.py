@@ -7,8 +7,17 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from space.api.body import documented, read_json
-from space.api.models import CreateSandbox, EventList, EventModel, OperationModel, SandboxList, SandboxModel
-from space.control import sandboxes
+from space.api.models import (
+    CreateSandbox,
+    EventList,
+    EventModel,
+    OperationModel,
+    SandboxList,
+    SandboxModel,
+    UsageList,
+    UsageModel,
+)
+from space.control import sandboxes, usage
 from space.control.access import CALLER
 from space.control.plane import Plane
 from space.model.errors import NotFound
@@ -35,6 +44,7 @@ def project_of(request: Request) -> ProjectId:
 
 def add_routes(app: FastAPI, plane: Plane) -> None:
     """Add the routes over `plane`."""
+    _add_records(app, plane)
 
     @app.post(
         "/v1/sandboxes",
@@ -97,6 +107,8 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         operation = await sandboxes.delete(plane, project_of(request), checked_id(sandbox_id), wait=waiting)
         return Response(status_code=204) if waiting or operation is None else accepted(operation)
 
+
+def _add_records(app: FastAPI, plane: Plane) -> None:
     @app.get("/v1/sandboxes/{sandbox_id}/events", tags=["sandboxes"])
     async def list_events(
         request: Request,
@@ -107,6 +119,12 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         """List what happened to a sandbox, oldest first; for some days after it was deleted too."""
         found = await sandboxes.events_of(plane, project_of(request), checked_id(sandbox_id), after, limit)
         return EventList(events=[EventModel.of(event) for event in found])
+
+    @app.get("/v1/sandboxes/{sandbox_id}/usage", tags=["sandboxes"])
+    async def show_usage(request: Request, sandbox_id: str) -> UsageList:
+        """Show what a sandbox uses of its processors, memory and disk, and used in the last hour."""
+        found = await usage.lately(plane, project_of(request), checked_id(sandbox_id))
+        return UsageList(samples=[UsageModel.of(sample) for sample in found])
 
     @app.get("/v1/operations/{operation_id}", tags=["operations"])
     async def get_operation(request: Request, operation_id: str) -> OperationModel:

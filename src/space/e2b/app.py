@@ -15,6 +15,7 @@ from space.e2b import (
     lifecycle,
     lists,
     logs,
+    metrics,
     sandboxes,
     secrets,
     tags,
@@ -41,6 +42,7 @@ def create_app(plane: Plane, domain: str | None) -> ASGIApp:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     answer_with_e2b_errors(app)
     health.add_routes(app)
+    metrics.add_routes(app, plane)  # before the sandboxes: /sandboxes/metrics is none
     sandboxes.add_routes(app, plane, domain)
     lists.add_routes(app, plane)
     lifecycle.add_routes(app, plane, domain)

@@ -13,7 +13,7 @@ import h11
 import pydantic
 
 from space.guest.line import Line, NotConnected, TooLong
-from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, ReadyWish, ThawWish
+from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, GuestUsage, ReadyWish, ThawWish
 
 _ATTEMPT_S = 5.0
 _POLL_S = 0.02
@@ -78,6 +78,11 @@ async def warm(line: Line, timeout_s: float) -> None:
 async def activity(line: Line, timeout_s: float) -> GuestActivity:
     """Ask what is going on in the guest; raises AgentError, AgentSilent."""
     return _understood(GuestActivity, *await _ask(line, "GET", "/activity", None, timeout_s))
+
+
+async def usage(line: Line, timeout_s: float) -> GuestUsage:
+    """Ask what the guest uses of its processors, memory and disk; raises AgentError, AgentSilent."""
+    return _understood(GuestUsage, *await _ask(line, "GET", "/metrics", None, timeout_s))
 
 
 async def _ask(

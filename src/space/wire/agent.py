@@ -90,6 +90,18 @@ class ThawWish(pydantic.BaseModel):
     """Base64."""
 
 
+class GuestUsage(pydantic.BaseModel):
+    """What a guest uses, as its agent tells: sizes in bytes, its processors' share in percent since asked last."""
+
+    cpu_count: int = pydantic.Field(ge=1, le=1024)
+    cpu_used_pct: float = pydantic.Field(ge=0, le=100)
+    mem_total: int = pydantic.Field(ge=0, lt=2**63)
+    mem_used: int = pydantic.Field(ge=0, lt=2**63)
+    mem_cache: int = pydantic.Field(ge=0, lt=2**63)
+    disk_total: int = pydantic.Field(ge=0, lt=2**63)
+    disk_used: int = pydantic.Field(ge=0, lt=2**63)
+
+
 class GuestActivity(pydantic.BaseModel):
     """What is going on in a guest, as its agent tells."""
 

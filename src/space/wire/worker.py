@@ -16,6 +16,7 @@ lower one than the worker has is `stale`, the same one again is fine.
     POST   /v1/sandboxes/{id}/fork    start copies of it; it goes on
     POST   /v1/sandboxes/{id}/snapshots  freeze a copy as a template; it goes on
     GET    /v1/sandboxes/{id}/activity   what is going on in it, for idle time
+    GET    /v1/sandboxes/{id}/usage   what it uses, and used lately
     PUT    /v1/sandboxes/{id}/egress  EgressOrder: answers when it holds, and what it no longer allows has ended
     PUT    /v1/sandboxes/{id}/secrets SecretsOrder: kept in memory only
     PUT    /v1/sandboxes/{id}/asks/{n}   AskAnswer: for a request that is held
@@ -40,6 +41,7 @@ import pydantic
 from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
+from space.wire.agent import GuestUsage
 from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, SecretsOrder
 from space.wire.problem import raise_for_problem
 
@@ -163,6 +165,18 @@ class Activity(pydantic.BaseModel):
     foreground_commands: int
     attached_readers: int
     open_connections: int
+
+
+class UsageSample(GuestUsage):
+    """What a guest used at one moment, by the worker's clock."""
+
+    at: datetime.datetime
+
+
+class Usage(pydantic.BaseModel):
+    """What a sandbox used lately, oldest first; its newest sample is of now where it runs and its agent answers."""
+
+    samples: list[UsageSample]
 
 
 class GoneFact(pydantic.BaseModel):
@@ -339,6 +353,10 @@ class WorkerClient:
     async def activity(self, sandbox: SandboxId) -> Activity:
         """Ask a running sandbox's agent what is going on; raises Unavailable where it does not answer."""
         return Activity.model_validate_json((await self.call("GET", f"/v1/sandboxes/{sandbox}/activity")).content)
+
+    async def usage(self, sandbox: SandboxId) -> Usage:
+        """Ask what a sandbox uses and used lately; raises NotFound."""
+        return Usage.model_validate_json((await self._call("GET", f"/v1/sandboxes/{sandbox}/usage")).content)
 
     async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
         """Let this leave from now on, and end what it no longer allows; raises NotFound, Stale, InvalidPolicy."""

@@ -23,6 +23,7 @@ from space.wire.worker import (
     SnapshotSandbox,
     StartSandbox,
     SuspendSandbox,
+    Usage,
 )
 from space.worker import snapshots
 from space.worker.admission import Admission
@@ -152,6 +153,10 @@ class Fleet:
     async def activity(self, sandbox: SandboxId) -> Activity:
         """Ask a running sandbox's agent what is going on."""
         return await self._known(sandbox).activity()
+
+    async def usage(self, sandbox: SandboxId) -> Usage:
+        """Return what a sandbox used lately, and now if it runs."""
+        return Usage(samples=await self._known(sandbox).usage())
 
     async def fork(self, sandbox: SandboxId, wish: ForkSandbox) -> list[ForkResult]:
         """Start copies of a running or suspended sandbox, all of the same moment; one result per child."""

@@ -30,13 +30,14 @@ from space.telemetry import logger
 from space.vmm.driver import VmmError, VmStatus
 from space.wire.agent import FreezeReason
 from space.wire.gateway import EgressOrder
-from space.wire.worker import Activity, SandboxFact
+from space.wire.worker import Activity, SandboxFact, UsageSample
 from space.worker import starting, stopping, storing
 from space.worker.guest_vm import Died, Identity
 from space.worker.holding import Holding
 from space.worker.host import Host
 from space.worker.records import Entry
 from space.worker.stock import Stock
+from space.worker.usage import UsageLog
 
 log = logger()
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class Machine:
         self._settled = asyncio.Event()
         self._gone = asyncio.Event()
         self._failure: SpaceError | None = None
+        self._usage = UsageLog()
 
     @property
     def entry(self) -> Entry:
@@ -184,6 +186,13 @@ class Machine:
             attached_readers=told.attached_readers,
             open_connections=told.open_connections,
         )
+
+    async def usage(self) -> list[UsageSample]:
+        """Return what it used lately, and now if it runs."""
+        guest = self._has.guest
+        if guest is not None and self.entry.state == "running":
+            await self._usage.take(guest)
+        return self._usage.samples
 
     async def _order(self, act: Callable[[], Awaitable[None]]) -> SandboxFact:
         await self._ask(act)
@@ -319,7 +328,9 @@ class Machine:
             if self.entry.state != "running":
                 continue
             before, reached = reached, await guest.is_reachable(_REACH_PATIENCE_S)
-            if not reached:
+            if reached:
+                await self._usage.take(guest)
+            else:
                 await guest.cut_off()
             if before is not reached:
                 log.warning("sandbox_network_changed", sandbox=self.sandbox, reachable=reached)

@@ -27,6 +27,7 @@ from space.wire.worker import (
     StartSandbox,
     SuspendSandbox,
     TemplateModel,
+    Usage,
     WorkerInfo,
     error_line,
 )
@@ -116,6 +117,10 @@ def _add_orders(app: FastAPI, fleet: Fleet) -> None:
     @app.get("/v1/sandboxes/{sandbox}/activity")
     async def activity(sandbox: Id) -> Activity:
         return await fleet.activity(SandboxId(sandbox))
+
+    @app.get("/v1/sandboxes/{sandbox}/usage")
+    async def usage(sandbox: Id) -> Usage:
+        return await fleet.usage(SandboxId(sandbox))
 
 
 def _add_egress(app: FastAPI, worker: Worker) -> None:
