@@ -111,3 +111,15 @@ async def test_the_team_is_the_project_of_the_key(api: Api) -> None:
 )
 async def test_volumes_say_that_they_are_not_offered(api: Api, method: str, path: str) -> None:
     assert "snapshot" in message(await api.http.request(method, path), 501)
+
+
+async def test_what_is_used_is_only_known_of_what_has_run(api: Api) -> None:
+    await insert_template(api.plane.db, api.project)
+    made = await insert_sandbox(api.plane.db, api.project, state=State.SUSPENDED)
+    assert (await api.http.get(f"/sandboxes/{made.id}/metrics?start=0&end=10")).json() == []
+    assert (await api.http.get(f"/v1/sandboxes/{made.id}/usage")).json() == {"samples": []}
+    many = await api.http.get(f"/sandboxes/metrics?sandbox_ids={made.id},{new_id()}&sandbox_ids=odd")
+    assert many.json() == {"sandboxes": {}}
+    message(await api.http.get(f"/sandboxes/{new_id()}/metrics"), 404)
+    message(await api.http.get(f"/sandboxes/{made.id}/metrics?start=5&end=4"), 400)
+    message(await api.http.get(f"/sandboxes/metrics?sandbox_ids={','.join(new_id() for _ in range(101))}"), 400)

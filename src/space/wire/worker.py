@@ -356,7 +356,7 @@ class WorkerClient:
 
     async def usage(self, sandbox: SandboxId) -> Usage:
         """Ask what a sandbox uses and used lately; raises NotFound."""
-        return Usage.model_validate_json((await self._call("GET", f"/v1/sandboxes/{sandbox}/usage")).content)
+        return Usage.model_validate_json((await self.call("GET", f"/v1/sandboxes/{sandbox}/usage")).content)
 
     async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
         """Let this leave from now on, and end what it no longer allows; raises NotFound, Stale, InvalidPolicy."""

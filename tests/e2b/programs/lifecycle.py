@@ -1,9 +1,10 @@
-"""A sandbox from its creation to its end: info, timeout, pause and connect, kill; and what is told of one that is gone."""
+"""A sandbox from its creation to its end: info, timeout, pause and connect, kill, and calls to what is gone."""
 
 import datetime
 
-from e2b import Sandbox
 from e2b.exceptions import NotFoundException
+
+from e2b import Sandbox
 
 sandbox = Sandbox.create("base", timeout=120, metadata={"ünïcode:key": "a b&c=d"}, envs={"GREETING": "hello"})
 assert sandbox.is_running()
@@ -13,7 +14,7 @@ info = sandbox.get_info()
 assert info.sandbox_id == sandbox.sandbox_id
 assert info.metadata == {"ünïcode:key": "a b&c=d"}
 assert (info.cpu_count, info.memory_mb, info.state.value) == (1, 512, "running")
-now = datetime.datetime.now(datetime.timezone.utc)
+now = datetime.datetime.now(datetime.UTC)
 assert now - datetime.timedelta(seconds=120) < info.started_at < now
 assert 0 < (info.end_at - now).total_seconds() <= 120
 

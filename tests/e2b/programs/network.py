@@ -1,14 +1,14 @@
 # sdk: newest
-"""What may leave: at the creation, replaced while it runs, and what is refused with why. No packet has to leave for it."""
+"""What may leave: said at the creation, replaced while it runs, refused with why. No packet has to leave for it."""
+
+from e2b.exceptions import SandboxException
 
 from e2b import Sandbox
-from e2b.exceptions import SandboxException
 
 ALL = "0.0.0.0/0"
 network = {"deny_out": [ALL], "allow_out": ["example.test"], "allow_public_traffic": False}
 sandbox = Sandbox.create("base", timeout=120, network=network)
 assert sandbox.traffic_access_token
-resolves = "getent ahostsv4 example.test >/dev/null && echo yes || echo no"
 
 
 def answers(name: str) -> bool:

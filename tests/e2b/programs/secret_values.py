@@ -3,8 +3,9 @@
 
 import uuid
 
-from e2b import Secret
 from e2b.exceptions import SecretNotFoundException
+
+from e2b import Secret
 
 name = f"api-key-{uuid.uuid4().hex[:8]}"
 made = Secret.create(name, "s3cret", metadata={"env": "test"})
