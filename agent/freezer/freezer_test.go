@@ -47,6 +47,25 @@ func newGroup(t *testing.T) (g *Group, dir string) {
 	return g, dir
 }
 
+// One group stays frozen, or each freeze would have the kernel rewrite itself.
+func TestAnEmptyGroupStaysFrozen(t *testing.T) {
+	if _, err := os.Stat(filepath.Join(groupDir, "tasks")); err != nil {
+		t.Skip("this machine shows no freezer hierarchy")
+	}
+	name := fmt.Sprintf("freezer-test-%d-still", os.Getpid())
+	dir := filepath.Join(groupDir, name)
+	t.Cleanup(func() { os.Remove(dir) })
+	for again := 0; again < 2; again++ {
+		if err := KeepFreezing(filepath.Join(t.TempDir(), "place"), name); err != nil {
+			t.Fatal(err)
+		}
+		state, err := os.ReadFile(filepath.Join(dir, "freezer.state"))
+		if err != nil || strings.TrimSpace(string(state)) != "FROZEN" {
+			t.Fatalf("the group is %q, %v", state, err)
+		}
+	}
+}
+
 func eventually(t *testing.T, what string, fact func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !fact(); time.Sleep(time.Millisecond) {

@@ -20,15 +20,11 @@ type files struct {
 // hierarchy is mounted at the folder place, which is made for it, and is out of
 // sight again on return.
 func Open(place, name string) (*Group, error) {
-	if err := os.MkdirAll(place, 0o700); err != nil {
+	hide, err := show(place)
+	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(place)
-	const flags = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
-	if err := syscall.Mount("cgroup", place, "cgroup", flags, "freezer"); err != nil {
-		return nil, fmt.Errorf("mount freezer hierarchy: %w", err)
-	}
-	defer syscall.Unmount(place, syscall.MNT_DETACH)
+	defer hide()
 	group := filepath.Join(place, name)
 	if err := os.Mkdir(group, 0o755); err != nil && !os.IsExist(err) {
 		return nil, err
@@ -48,21 +44,40 @@ func Open(place, name string) (*Group, error) {
 			return nil, fmt.Errorf("%s: %w", one.path, err)
 		}
 	}
-	if err := keepFreezing(group + "-still"); err != nil {
-		return nil, err
-	}
 	return &Group{kernel: &f}, nil
 }
 
-// keepFreezing makes an empty group that stays frozen. A kernel that freezes its
+// KeepFreezing makes an empty group that stays frozen. A kernel that freezes its
 // first group, and thaws its last, rewrites its own code wherever it asks
 // whether to freeze (the static key freezer_active); an emulator then has to
 // translate that anew, which takes longer than all the rest.
-func keepFreezing(group string) error {
+func KeepFreezing(place, name string) error {
+	hide, err := show(place)
+	if err != nil {
+		return err
+	}
+	defer hide()
+	group := filepath.Join(place, name)
 	if err := os.Mkdir(group, 0o755); err != nil && !os.IsExist(err) {
 		return err
 	}
 	return os.WriteFile(filepath.Join(group, "freezer.state"), []byte("FROZEN"), 0)
+}
+
+// show mounts the hierarchy at the folder place, until hide is called.
+func show(place string) (hide func(), err error) {
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		return nil, err
+	}
+	const flags = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
+	if err := syscall.Mount("cgroup", place, "cgroup", flags, "freezer"); err != nil {
+		os.Remove(place)
+		return nil, fmt.Errorf("mount freezer hierarchy: %w", err)
+	}
+	return func() {
+		syscall.Unmount(place, syscall.MNT_DETACH)
+		os.Remove(place)
+	}, nil
 }
 
 // enter puts the calling thread, which must be locked, into the group. "0" is

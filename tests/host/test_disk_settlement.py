@@ -223,7 +223,7 @@ def _clone_range(source: int, source_offset: int, target: int, target_offset: in
 async def test_a_length_or_a_hole_is_told(suspended: Frozen, harm: str) -> None:
     size = suspended.hot_memory.stat().st_size
     if harm == "hole":
-        os.truncate(suspended.hot_memory, SHARED)
+        os.truncate(suspended.hot_memory, SHARED - SHARED % CHUNK_BYTES)
         os.truncate(suspended.hot_memory, size)
     else:
         os.truncate(suspended.hot_memory, size - 4096 if harm == "shorter" else size + 4096)

@@ -92,10 +92,13 @@ func fromFlags() settings {
 // freezers are what a sandbox is stopped with. One whose kernel lacks them runs
 // all the same, and says of itself that it was not frozen.
 func freezers() (*freezer.Group, *freezer.FileSystem) {
-	group, err := freezer.Open("/run/space-freezer", "user")
+	const place = "/run/space-freezer"
+	group, err := freezer.Open(place, "user")
 	if err != nil {
 		boot.Log("programs cannot be frozen: %v", err)
 		group = &freezer.Group{}
+	} else if err := freezer.KeepFreezing(place, "still"); err != nil {
+		boot.Log("each freeze will take longer: %v", err)
 	}
 	root, err := freezer.OpenFileSystem("/")
 	if err != nil {
