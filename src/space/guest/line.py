@@ -20,8 +20,10 @@ GUEST_ADDRESS = "169.254.0.21"
 MAX_ANSWER_BYTES = 64 * 1024
 _MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
 """For one answer: headers, interim answers and the body's framing included."""
-_CONNECT_S = 0.1
-"""Short: a SYN sent before the guest's network is up is lost, and the kernel would repeat it only after a second."""
+_CONNECT_S, _LONGEST_CONNECT_S = 0.1, 3.0
+"""Short at first: a SYN sent before the guest's network is up is lost, and the kernel would repeat it only after 1 s."""
+_MORE_PATIENCE = 1.1
+"""After each failure: a guest on a host that is overrun takes longer. So each attempt is a tenth of all before it."""
 
 
 class TooLong(Exception):
@@ -29,7 +31,7 @@ class TooLong(Exception):
 
 
 class NotConnected(OSError):
-    """The guest did not take the connection within _CONNECT_S; nothing was said to it."""
+    """The guest did not take the connection in time; nothing was said to it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Line:
     def __init__(self, netns: Path) -> None:
         self._netns = netns
         self._kept: _Connection | None = None
+        self._connect_s = _CONNECT_S
 
     def close(self) -> None:
         """End the kept connection; the line can be used again."""
@@ -97,13 +100,15 @@ class Line:
         raw = tcp_socket(self._netns)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(self._connect_s):
                 await asyncio.get_running_loop().sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
         except BaseException as error:
             raw.close()
             if isinstance(error, TimeoutError):
+                self._connect_s = min(_MORE_PATIENCE * self._connect_s, _LONGEST_CONNECT_S)
                 raise NotConnected from error
             raise
+        self._connect_s = _CONNECT_S
         return _Connection(raw, h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER_BYTES))
 
     async def _exchange(
