@@ -21,7 +21,7 @@ MAX_ANSWER_BYTES = 64 * 1024
 _MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
 """For one answer: headers, interim answers and the body's framing included."""
 _CONNECT_S, _LONGEST_CONNECT_S = 0.1, 3.0
-"""Short at first: a SYN sent before the guest's network is up is lost, and the kernel would repeat it only after 1 s."""
+"""Short at first: a SYN sent before the guest's network is up is lost, and the kernel repeats it only after 1 s."""
 _MORE_PATIENCE = 1.1
 """After each failure: a guest on a host that is overrun takes longer. So each attempt is a tenth of all before it."""
 
