@@ -1,5 +1,6 @@
 """Commands in the foreground and the background, their input and their end, and who comes back to them."""
 
+import shlex
 import time
 
 from e2b import (
@@ -99,12 +100,10 @@ with Sandbox.create(timeout=120, envs={"GLOBAL": "sandbox", "BOTH": "sandbox"}) 
     else:
         raise AssertionError("there is no such process")
 
-    # a server that listens on loopback only is reached at the card's address
-    server = sandbox.commands.run("python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1", background=True)
-    fetch = (
-        "python3 -c \"import urllib.request as u; print(u.urlopen('http://169.254.0.21:8123/').status)\" 2>/dev/null"
-    )
-    deadline = time.monotonic() + 60
-    while sandbox.commands.run(f"{fetch} || true").stdout != "200\n":
+    # a server that listens on loopback only is reached at the card's address, as from outside
+    server = sandbox.commands.run("python3 -m http.server 8123 --bind 127.0.0.1", background=True, timeout=0)
+    ask = r"exec 3<>/dev/tcp/169.254.0.21/8123; printf 'GET / HTTP/1.0\r\n\r\n' >&3; head -1 <&3"
+    deadline = time.monotonic() + 100
+    while " 200 " not in sandbox.commands.run(f"bash -c {shlex.quote(ask)} 2>/dev/null || true").stdout:
         assert time.monotonic() < deadline, "it is never reached"
     server.kill()
