@@ -55,7 +55,10 @@ class _Connection:
 
 async def takes_connections(netns: Path, timeout_s: float) -> bool:
     """Tell whether the guest's kernel takes a connection for its agent; nothing is said over it."""
-    raw = tcp_socket(netns)
+    try:
+        raw = tcp_socket(netns)
+    except OSError:
+        return False
     try:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with asyncio.timeout(timeout_s):

@@ -21,6 +21,7 @@ from space.disk import area
 from space.disk.frozen import Frozen, Manifest
 from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
+from space.host.command import CommandError
 from space.host.room import check_room
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
@@ -48,6 +49,8 @@ _MISSED_PINGS = 3
 """So many in a row, each given seconds: a busy host is slow to answer, a hung VMM never does."""
 _REACH_EVERY_S, _REACH_PATIENCE_S = 10.0, 15.0
 """How often a guest's network is tried, and how long it may take: three repeats of a lost packet."""
+_UNREACHED = 2
+"""After so many failures in a row its connections are ended."""
 _FIRST_WRITES_BYTES = 64 * 1024**2
 """A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
@@ -322,18 +325,20 @@ class Machine:
         TCP would let a request hang for a quarter of an hour, and a stream for ever. New ones are refused at once.
         """
         assert self._has.guest is not None
-        guest, reached = self._has.guest, True
+        guest, missed = self._has.guest, 0
         while True:
             await asyncio.sleep(_REACH_EVERY_S)
             if self.entry.state != "running":
                 continue
-            before, reached = reached, await guest.is_reachable(_REACH_PATIENCE_S)
-            if reached:
-                await self._usage.take(guest)
-            else:
+            missed = 0 if await guest.is_reachable(_REACH_PATIENCE_S) else missed + 1
+            if missed < _UNREACHED:
+                continue
+            if missed == _UNREACHED:
+                log.warning("sandbox_unreachable", sandbox=self.sandbox)
+            try:
                 await guest.cut_off()
-            if before is not reached:
-                log.warning("sandbox_network_changed", sandbox=self.sandbox, reachable=reached)
+            except (CommandError, OSError) as error:  # tried again; it is no reason to end the VM
+                log.warning("connections_not_ended", sandbox=self.sandbox, error=str(error))
 
     async def _follow(self, status: VmStatus) -> None:
         """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""
