@@ -4,13 +4,21 @@ import os
 from collections.abc import AsyncGenerator, Generator
 
 import pytest
-from tests.support import cases_life, cases_load, cases_names, cases_packets, cases_requests, cases_secrets
+from tests.support import (
+    cases_ingress,
+    cases_life,
+    cases_load,
+    cases_names,
+    cases_packets,
+    cases_requests,
+    cases_secrets,
+)
 from tests.support.arena import Mutable, mutable_arena
 from tests.support.arena import arena as open_arena
 from tests.support.cases import CASES
 from tests.support.range import Range
 
-CATALOGUE = (cases_names, cases_requests, cases_packets, cases_load, cases_secrets, cases_life)
+CATALOGUE = (cases_names, cases_ingress, cases_requests, cases_packets, cases_load, cases_secrets, cases_life)
 """Importing them enters their cases."""
 _verdicts: list[tuple[str, str, str]] = []
 _noticed: list[tuple[str, list[str]]] = []

@@ -6,9 +6,10 @@ import os
 import time
 
 import httpx
+
 from e2b import Sandbox, SandboxException
 
-URL = os.environ["E2B_SANDBOX_URL"]
+URL = os.environ["E2B_SANDBOX_URL"]  # noqa: TID251 - a user's program
 
 
 def ask(sandbox: Sandbox, **headers: str) -> httpx.Response:
@@ -35,7 +36,7 @@ def main() -> None:
     assert (answer.status_code, answer.text) == (200, "awake"), answer.text
     info = sandbox.get_info()
     assert info.state.value == "running"
-    left = info.end_at - datetime.datetime.now(datetime.timezone.utc)
+    left = info.end_at - datetime.datetime.now(datetime.UTC)
     assert datetime.timedelta(minutes=3) < left <= datetime.timedelta(minutes=5, seconds=5), left
 
     sandbox.pause()

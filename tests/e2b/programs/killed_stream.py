@@ -16,7 +16,7 @@ def main() -> None:
             handle = sandbox.commands.run("while true; do echo tick; sleep 0.1; done", background=True)
             handle.wait(on_stdout=lambda _: reading.set())
             ended.append(None)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at below
             ended.append(error)
 
     reader = threading.Thread(target=read)

@@ -8,9 +8,10 @@ import time
 import urllib.parse
 
 import httpx
+
 from e2b import Sandbox
 
-URL = os.environ["E2B_SANDBOX_URL"]
+URL = os.environ["E2B_SANDBOX_URL"]  # noqa: TID251 - a user's program
 EDGE = urllib.parse.urlsplit(URL)
 
 SERVER = """
@@ -79,7 +80,7 @@ def main() -> None:
     ident = sandbox.sandbox_id
     assert sandbox.get_host(8000).startswith(f"8000-{ident}.")
     sandbox.files.write("/tmp/server.py", SERVER)
-    secrets = {"x_api_key": os.environ["E2B_API_KEY"], "x_access_token": sandbox._envd_access_token or "none"}
+    secrets = {"x_api_key": sandbox.connection_config.api_key, "x_access_token": sandbox._envd_access_token}
     seen = served(sandbox, 8000, "0.0.0.0", **secrets)
     assert seen.pop("host") == named(8000, ident)
     assert seen.pop("x-forwarded-proto") == "http"

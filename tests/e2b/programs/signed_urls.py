@@ -1,6 +1,7 @@
 """Signed URLs: they name no sandbox where all have one address, and lead to the one whose token signed them."""
 
 import httpx
+
 from e2b import Sandbox
 
 
