@@ -163,6 +163,23 @@ async def test_only_what_could_be_a_sandboxs_is_asked_about(world: World) -> Non
     assert world.asked[-1].url.query == "signature=v1_x"
 
 
+async def test_a_browser_may_send_the_headers_that_name_a_sandbox(world: World) -> None:
+    asked = {"origin": "https://app.test", "access-control-request-method": "POST"}
+    wanted = "Content-Type,E2b-Sandbox-Id,x-access-token"
+    answer = await world.edge.options(
+        "/process.Process/Start", headers=asked | {"access-control-request-headers": wanted}
+    )
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert {name: text for name, text in answer.headers.items() if name.startswith("access-")} == {
+        "access-control-allow-origin": "*", "access-control-allow-methods": "POST",
+        "access-control-allow-headers": wanted, "access-control-max-age": "7200",
+    }  # fmt: skip
+    assert not world.asked
+    world.port()
+    await world.edge.options("/", headers=asked | {"access-control-request-headers": wanted, "host": world.name()})
+    assert world.asked, "a port's own name is its server's to answer for"
+
+
 async def test_what_the_api_needs_to_decide_reaches_it(world: World) -> None:
     world.port()
     headers = {"x-access-token": "a", "e2b-sandbox-port": "8", "e2b-traffic-access-token": "t", "accept": "text/html"}

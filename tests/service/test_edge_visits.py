@@ -225,6 +225,12 @@ class TestPrivatePorts:
             assert said["origin"] == "strict", "a redirect must not lead the key elsewhere"
             assert said["x-envoy-auth-headers-to-remove"] == next(iter(shown)).replace("_", "-")
 
+    async def test_our_own_api_tells_the_token(self, world: Api) -> None:
+        made = await insert(world, public_ports=False)
+        shown = (await world.http.get(f"/v1/sandboxes/{made.id}")).json()
+        assert (shown["public_ports"], shown["traffic_token"]) == (False, traffic_token(made.spec.agent_token))
+        assert made.spec.agent_token not in str(shown)
+
     async def test_the_agents_port_is_none_of_them(self, world: Api) -> None:
         made = await insert(world, public_ports=False)
         assert (await verdict(world, "/health", e2b_sandbox_id=made.id))["port"] == "49983"

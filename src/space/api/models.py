@@ -11,6 +11,7 @@ from space.control.clock import Clock
 from space.control.forks import Child
 from space.control.keys import LABEL, MAX_LABEL
 from space.control.lifecycle import Changes, Keep
+from space.control.traffic import traffic_token
 from space.model.ids import TEMPLATE_NAME, ProjectId
 from space.model.key import ApiKey
 from space.model.lifecycle import State
@@ -51,6 +52,7 @@ class _Request(pydantic.BaseModel):
 _IDLE = "Suspended after this long without use, in seconds; null: never."
 _TIMEOUT = "Ends this many seconds from now, whatever goes on in it; null: never."
 _ON_TIMEOUT = "What happens then."
+_PUBLIC_PORTS = "Its servers need neither a key nor the traffic token (docs/howto/domains-and-tls.md)."
 _AUTO_RESUME = "A request to its commands or files wakes it where it is suspended or paused."
 
 
@@ -77,6 +79,7 @@ class CreateSandbox(_Request):
     timeout_s: int | None = pydantic.Field(default=None, ge=1, le=MAX_TIMEOUT_S, description=_TIMEOUT)
     on_timeout: OnTimeout = pydantic.Field(default=OnTimeout.DELETE, description=_ON_TIMEOUT)
     auto_resume: pydantic.StrictBool = pydantic.Field(default=True, description=_AUTO_RESUME)
+    public_ports: pydantic.StrictBool = pydantic.Field(default=False, description=_PUBLIC_PORTS)
     policy: dict[str, object] | None = pydantic.Field(
         default=None,
         min_length=1,
@@ -173,7 +176,8 @@ class SandboxModel(pydantic.BaseModel):
     """A sandbox. `reason` says why it is in its state where that is not plain; `timings_ms` are its start's steps.
 
     `idle_since`: as far as requests tell; what runs in it is asked for before it is suspended. `expires_at`: when
-    `on_timeout` happens. `durable_at`: when its last suspension was safe on storage.
+    `on_timeout` happens. `durable_at`: when its last suspension was safe on storage. `traffic_token`: lets requests in
+    to its servers' ports, and to nothing else of it; null once it is deleted.
     """
 
     id: str
@@ -194,6 +198,8 @@ class SandboxModel(pydantic.BaseModel):
     timeout_s: int | None
     on_timeout: OnTimeout
     auto_resume: bool
+    public_ports: bool
+    traffic_token: str | None
     last_active_at: datetime.datetime
     idle_since: datetime.datetime | None
     expires_at: datetime.datetime | None
@@ -225,6 +231,8 @@ class SandboxModel(pydantic.BaseModel):
             timeout_s=spec.deadlines.timeout_s,
             on_timeout=spec.deadlines.on_timeout,
             auto_resume=spec.deadlines.auto_resume,
+            public_ports=spec.public_ports,
+            traffic_token=traffic_token(spec.agent_token) if spec.agent_token else None,
             last_active_at=last_active_at,
             idle_since=last_active_at if idle else None,
             expires_at=clock.shown(sandbox.expires_at),

@@ -61,7 +61,14 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         """
         body = await read_json(request, CreateSandbox)
         wish = sandboxes.Wish(
-            body.template, body.vcpus, body.memory_mib, body.env, body.labels, body.deadlines(), body.policy
+            body.template,
+            body.vcpus,
+            body.memory_mib,
+            body.env,
+            body.labels,
+            body.deadlines(),
+            body.policy,
+            public_ports=body.public_ports,
         )
         key = _idempotency_key(request, body)
         if wait in ("1", "true"):

@@ -174,6 +174,27 @@ _ROUTES: tuple[Node, ...] = (
         "response_headers_to_remove": ["server"],
     },
     _asked(prefix="/", headers=[{"name": ":authority", "string_match": {"safe_regex": {"regex": _NAMED}}}]),
+    {
+        # a browser asks whether it may send these headers, without them, so nobody else could say yes
+        "match": {
+            "prefix": "/",
+            "headers": [
+                _header(":method", "OPTIONS"),
+                {
+                    "name": "access-control-request-headers",
+                    "string_match": {"contains": "e2b-sandbox-id", "ignore_case": True},
+                },
+            ],
+        },
+        "direct_response": {"status": 204},
+        "response_headers_to_add": [
+            _overwrite("access-control-allow-origin", "*"),
+            _overwrite("access-control-allow-methods", "%REQ(access-control-request-method)%"),
+            _overwrite("access-control-allow-headers", "%REQ(access-control-request-headers)%"),
+            _overwrite("access-control-max-age", "7200"),
+        ],
+        "typed_per_filter_config": _UNASKED,
+    },
     _asked(prefix="/", headers=[{"name": "e2b-sandbox-id", "present_match": True}]),
     _asked(path="/files", query_parameters=[{"name": "signature", "present_match": True}]),
     _asked(safe_regex={"regex": _DATA_PLANE}),

@@ -93,8 +93,9 @@ def renumbered(expression: str, status: int) -> Node:
 
 
 def _spoken(expression: str, status: int, headers: Node, content_type: str, **body: object) -> Node:
+    ours = f"response.code >= 400 && !(response.code_details in ['ext_authz_denied', '{WITHHELD}'])"
     return {
-        "filter": _when(f"!(response.code_details in ['ext_authz_denied', '{WITHHELD}']) && ({expression})"),
+        "filter": _when(f"{ours} && ({expression})"),
         "status_code": status,
         "headers_to_add": [{"header": {"key": key, "value": value}} for key, value in headers.items()],
         "body_format_override": {"content_type": content_type, **body},
