@@ -135,7 +135,7 @@ async def test_nor_does_an_escaped_slash_make_a_clients_path_one(api: Api, slash
     made = await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
     for start in (f"/internal{slash}authz/", f"/internal/authz{slash}"):
         answer = await api.http.get(f"{start}v1/sandboxes/{made.id}/files")
-        assert answer.status_code == 404
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
         assert "x-access-token" not in answer.headers
 
 

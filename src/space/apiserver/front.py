@@ -4,6 +4,7 @@ Plain ASGI, because it is on the path of every request through the edge.
 """
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable
 
@@ -15,8 +16,12 @@ from space.apiserver.edge_question import EdgeQuestion, refusing
 from space.apiserver.question import Question
 from space.control.access import CALLER, Access
 from space.control.figures import Figures
+from space.model.errors import NotFound
 from space.model.ids import new_id
 from space.wire.edge import PREFIX
+from space.wire.serving import answer
+
+_ESCAPED = re.compile(rb"%(?:2f|5c)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +60,15 @@ class Front:
             await self._decide(scope, receive, send)
         else:
             first = raw[1:].partition(b"/")[0].decode("latin-1")
-            await self._serve(self._e2b if first in self._parts else self._api, scope, receive, send)
+            if first in self._parts:
+                await self._serve(self._e2b, scope, receive, send)
+            elif _ESCAPED.search(raw):
+                # `/v1` has no use for it, and its routes are found by the decoded path
+                await answer(NotFound("There is nothing at a path with an encoded slash or backslash."))(
+                    scope, receive, send
+                )
+            else:
+                await self._serve(self._api, scope, receive, send)
 
     async def _decide(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = Question.of(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
