@@ -55,6 +55,11 @@ class Layout:
     def redactor_uid(self) -> int:
         return self.uid_base + 6
 
+    @property
+    def puller_uid(self) -> int:
+        """Pulls images from registries; never runs for longer than that."""
+        return self.uid_base + 7
+
     # groups: who may connect to which socket, one group per pair
     @property
     def edge_api_gid(self) -> int:

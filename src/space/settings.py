@@ -29,6 +29,7 @@ def _split(value: object) -> object:
 
 Addresses = Annotated[tuple[IPv4Address, ...], pydantic.BeforeValidator(_split)]
 """In the environment separated by commas."""
+Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_split)]
 Networks = Annotated[tuple[IPv4Network, ...], pydantic.BeforeValidator(_split)]
 
 _DOMAIN = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63})*(:[1-9][0-9]{0,4})?")
@@ -123,6 +124,14 @@ class HostSettings(_Settings):
     """Ranges that are reachable although they are set apart for private or special use, for every sandbox whose policy
     allows the name behind. For test worlds only: what is meant for one sandbox belongs in its policy."""
 
+    registries: Names = ()
+    """Registries of images that templates may be built from although their address is not public: `host[:port]`, or
+    `http://host[:port]` for one that speaks plain HTTP. Any public one may be asked over TLS."""
+
+    images: Names = ()
+    """Images that stand for templates: `ubuntu:*=base,debian:12=base`. The first that fits decides; `e2bdev/base*=base`
+    comes last by itself."""
+
     log_level: LogLevel = "info"
 
 
@@ -163,6 +172,7 @@ class WorkerSettings(ProcessSettings):
     uplink: str
     resolvers: Addresses
     never_except: Networks
+    registries: Names = ()
     code_dir: Path
     """The folder that holds `agent/`, from which the guest agent is built."""
 
@@ -191,6 +201,8 @@ class ApiSettings(ProcessSettings):
 
     secret_keys: tuple[SecretStr, ...]
     """Master keys for what is sealed in the database, the newest first; 64 hex digits each."""
+
+    images: Names = ()
 
 
 _CLIENT_ONLY = {"url", "api_key"}

@@ -16,6 +16,7 @@ from space.control.workers import WorkerLink, Workers
 from space.controllers import loops
 from space.host.tasks import first
 from space.model.errors import SpaceError
+from space.model.image_names import read_image_map
 from space.settings import ApiSettings, read_process_settings
 from space.store.db import connected
 from space.store.migrate import MigrationRefused, migrate
@@ -63,7 +64,7 @@ async def _serve(settings: ApiSettings) -> None:
         client = WorkerClient(layout.worker_sock)
         stack.push_async_callback(client.close)
         vault = Vault([key for one in settings.secret_keys for key in read_keys(one.get_secret_value())])
-        plane = Plane(db, Notices(db), Workers([WorkerLink(client)]), vault)
+        plane = Plane(db, Notices(db), Workers([WorkerLink(client)]), vault, read_image_map(settings.images))
         await plane.clock.compare(db)
         access = Access(plane)
         stack.enter_context(access.following())

@@ -52,6 +52,7 @@ def worker_settings(layout: Layout, settings: HostSettings) -> WorkerSettings:
         uplink=settings.uplink,
         resolvers=resolvers(settings),
         never_except=settings.never_except,
+        registries=settings.registries,
         code_dir=code.code_dir(layout),
     )
 
@@ -125,6 +126,7 @@ def api(layout: Layout, settings: HostSettings, database: SecretStr, secret_keys
         database_url=database,
         domain=settings.domain,
         secret_keys=secret_keys,
+        images=settings.images,
     )
     file = folders.write_settings(layout, "api", wish, layout.api_uid)
     return _python(layout, "api", file, api_user(layout), lambda: _accept(layout.api_sock))

@@ -48,6 +48,7 @@ class _Wish(pydantic.BaseModel):
     start: str | None
     ready: str | None
     force: bool
+    container: bool = False
 
 
 class _Overtaken(Exception):
@@ -135,7 +136,7 @@ async def _source(plane: Plane, build: TemplateBuild, wish: _Wish) -> FromTempla
     if wish.username is not None and sealed is not None:
         password = plane.vault.open(sealed, builds.context(build.id))
         login = RegistryLogin(username=wish.username, password=pydantic.SecretStr(password))
-    return FromImage(reference=wish.image, login=login)
+    return FromImage(reference=wish.image, login=login, container=wish.container)
 
 
 async def _record(plane: Plane, build: TemplateBuild, end: StepsDone | StepsFailed) -> None:

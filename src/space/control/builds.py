@@ -54,6 +54,8 @@ class BuildWish:
     start: str | None
     ready: str | None
     force: bool
+    container: bool = False
+    """An image's user, directory and command hold, as in a container."""
 
 
 async def request(
@@ -154,6 +156,7 @@ def _document(wish: BuildWish) -> dict[str, object]:
         "start": wish.start or None,
         "ready": wish.ready or (_READY_WITH_START if wish.start else None),
         "force": wish.force,
+        "container": wish.container,
     }
 
 

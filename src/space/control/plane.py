@@ -25,12 +25,12 @@ class Plane:
     notices: Notices
     workers: Workers
     vault: Vault
-    clock: Clock = dataclasses.field(default_factory=Clock)
-    owner: str = dataclasses.field(default_factory=new_id)
-    held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
     images: ImageMap = dataclasses.field(default_factory=lambda: read_image_map(()))
     """Which images for containers stand for templates."""
 
+    clock: Clock = dataclasses.field(default_factory=Clock)
+    owner: str = dataclasses.field(default_factory=new_id)
+    held: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
     egress_counts: Counter[str] = dataclasses.field(default_factory=Counter)
     """Events about sandboxes' traffic that this process has stored, by what they say."""
     activity: Activity = dataclasses.field(init=False)

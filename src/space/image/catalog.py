@@ -13,6 +13,7 @@ import datetime
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Protocol
 
 import pydantic
 
@@ -64,6 +65,28 @@ class Manifest(pydantic.BaseModel):
 
     starts: bool = False
     """Whether a command of it is started at each boot."""
+
+
+class Bootable(Protocol):
+    """What a machine is booted with, whatever its disk."""
+
+    @property
+    def kernel(self) -> Path:
+        """Its kernel."""
+        ...
+
+    @property
+    def initrd(self) -> Path:
+        """Its initramfs."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BootFiles:
+    """The files alone."""
+
+    kernel: Path
+    initrd: Path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -46,18 +46,20 @@ async def make_image(tar: Tarball, work: Path, image: Path, *, disk_mib: int, se
             "--preserve-permissions", "--xattrs", "--xattrs-include=*",
             timeout_s=_TOOL_TIMEOUT_S,
         )  # fmt: skip
-        await stream(
-            log,
-            "mke2fs", "-q", "-t", "ext4", "-O", _FEATURES, "-b", "4096", "-I", "256", "-m", "0",
-            "-L", "space-root", "-U", str(seed), "-J", f"size={_JOURNAL_MIB}",
-            "-E", f"hash_seed={seed},assume_storage_prezeroed=1,root_owner=0:0",
-            "-d", tree, str(image), f"{disk_mib}M",
-            timeout_s=_TOOL_TIMEOUT_S,
-        )  # fmt: skip
+        await stream(log, *make_argv(tree, str(image), disk_mib=disk_mib, seed=seed), timeout_s=_TOOL_TIMEOUT_S)
     image.chmod(0o600)
     found = await asyncio.to_thread(read_superblock, image)
     if found != Superblock(uuid=seed, clean=True, journal=True, size_bytes=disk_mib * 1024**2):
         raise BuildFailed(f"The new image is not what was asked for ({found}); build again.")
+
+
+def make_argv(tree: str, image: str, *, disk_mib: int, seed: uuid.UUID) -> tuple[str, ...]:
+    """Return the command that makes `image` of a tree; see make_image."""
+    return (
+        "mke2fs", "-q", "-t", "ext4", "-O", _FEATURES, "-b", "4096", "-I", "256", "-m", "0",
+        "-L", "space-root", "-U", str(seed), "-J", f"size={_JOURNAL_MIB}",
+        "-E", f"hash_seed={seed},assume_storage_prezeroed=1,root_owner=0:0", "-d", tree, image, f"{disk_mib}M",
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

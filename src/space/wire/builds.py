@@ -66,6 +66,8 @@ class FromImage(pydantic.BaseModel):
     type: Literal["image"] = "image"
     reference: str
     login: RegistryLogin | None = None
+    container: bool = False
+    """Whether user, directory and command are the image's own, as in a container; else ours, and nothing is started."""
 
 
 class BuildSteps(pydantic.BaseModel):

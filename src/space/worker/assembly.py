@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen
 from space.image import catalog
+from space.image.oci import Registries
 from space.model.errors import SnapshotDamaged
 from space.settings import WorkerSettings
 from space.worker.admission import Admission
@@ -83,7 +84,7 @@ async def assemble(host: Host, settings: WorkerSettings, group: asyncio.TaskGrou
     await adopt(host, stock, fleet)
     await spares.adopt()
     await sweep(host.layout, _records(fleet, spares), keep_frozen=_owned(host, fleet))
-    builder = Builder(host, stock, admission, settings.code_dir)
+    builder = Builder(host, stock, admission, settings.code_dir, Registries.of(settings.registries))
     return Worker(host, stock, admission, fleet, EventRelay(host.link.client), builder)
 
 

@@ -20,7 +20,7 @@ from space.disk.frozen import Frozen
 from space.guest import agent, layer
 from space.guest.agent import AgentError, AgentSilent
 from space.host import netns
-from space.image.catalog import TemplateFiles
+from space.image.catalog import Bootable
 from space.model.build import DEFAULT_PATH, State, Step, StepKind
 from space.model.errors import BuildFailed, SpaceError, Unavailable
 from space.model.ids import SandboxId, new_id
@@ -67,7 +67,7 @@ class _Refusal(pydantic.BaseModel):
 class Machine:
     """How a build machine is to be: kernel and initramfs, its size, and what may leave it."""
 
-    files: TemplateFiles
+    files: Bootable
     vcpus: int
     memory_mib: int
     egress: EgressOrder | None

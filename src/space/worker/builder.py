@@ -24,14 +24,15 @@ from space.host.room import check_room
 from space.image import build as recipes
 from space.image import catalog
 from space.image.build import Parts
-from space.image.catalog import Defaults
+from space.image.catalog import BootFiles, Defaults
+from space.image.oci import Puller, Registries
 from space.image.work import explained
 from space.model import build as model
 from space.model.build import BASE, FINALIZE, State, Step
 from space.model.errors import BuildFailed, NotFound, SpaceError
 from space.model.ids import TemplateDigest
 from space.telemetry import logger
-from space.wire.builds import BuildSteps, FromTemplate, Level, StepLine, StepsDone, StepsFailed, failed_line
+from space.wire.builds import BuildSteps, FromImage, FromTemplate, Level, StepLine, StepsDone, StepsFailed, failed_line
 from space.wire.worker import TemplateModel
 from space.worker import build_source, build_vm
 from space.worker.admission import Admission
@@ -67,8 +68,9 @@ class _Planned:
 class Builder:
     """The builds of a host."""
 
-    def __init__(self, host: Host, stock: Stock, admission: Admission, code_dir: Path) -> None:
+    def __init__(self, host: Host, stock: Stock, admission: Admission, code_dir: Path, registries: Registries) -> None:
         self.host, self.stock, self.admission, self.code_dir = host, stock, admission, code_dir
+        self.registries = registries
         self.layers = Layers(host.layout)
         self._turns = asyncio.Semaphore(AT_ONCE)
 
@@ -116,7 +118,7 @@ class _Build:
 
     def __init__(self, builder: Builder, wish: BuildSteps, journal: Journal) -> None:
         self._host, self._stock, self._layers = builder.host, builder.stock, builder.layers
-        self._code_dir = builder.code_dir
+        self._code_dir, self._registries = builder.code_dir, builder.registries
         self._wish, self._journal = wish, journal
         self._layout = builder.host.layout
 
@@ -132,7 +134,8 @@ class _Build:
             plan = self._plan(first, source.state)
             state = plan[-1].after if plan else source.state
             size = f"{parts.kernel.digest} {parts.agent.digest} {self._host.vmm} {wish.vcpus} {wish.memory_mib}"
-            done_key = model.last_key(plan[-1].key if plan else first, state, wish.start, wish.ready, size)
+            start = wish.start or source.start
+            done_key = model.last_key(plan[-1].key if plan else first, state, start, wish.ready, size)
             forced = wish.force or any(one.step.force for one in plan)
             template = None if forced else self._known(done_key)
             cached = template is not None
@@ -149,7 +152,11 @@ class _Build:
         wish = self._wish
         if isinstance(wish.source, FromTemplate):
             return build_source.of_template(self._host, self._stock.shelf, wish, wish.source.digest, parts)
-        raise BuildFailed(f"{wish.source.reference}: images of registries are not served by this host.")
+        image = await self._puller(work).inspect(wish.source.reference, wish.source.login)
+        return build_source.of_image(image, container=wish.source.container)
+
+    def _puller(self, work: Path) -> Puller:
+        return Puller(self._layout, self._registries, work, self._journal.log)
 
     def _plan(self, key: str, state: State) -> list[_Planned]:
         """Return the steps with what each goes by. Raises InvalidArgument; then `step` is the one."""
@@ -191,21 +198,20 @@ class _Build:
         kept = self._kept(plan)
         for number, one in enumerate(plan[:kept], 1):
             journal.begin(str(number), f"CACHED [{number}/{total}] {one.step}")
-        disk, frozen = source.disk, source.frozen
-        if kept:
-            disk, frozen = work / "parent", None
-            await self._layers.take(plan[kept - 1].key, disk)
-        boot = dataclasses.replace(source.files, kernel=parts.kernel.vmlinuz, initrd=parts.initrd)
+        disk, bare = await self._begin_with(source, plan[kept - 1].key if kept else None, first, work)
+        frozen = None if kept else source.frozen
         machine = Machine(
-            files=source.files if frozen else boot,
+            files=source.files if frozen and source.files else BootFiles(parts.kernel.vmlinuz, parts.initrd),
             vcpus=source.vcpus or self._wish.vcpus,
             memory_mib=source.memory_mib or self._wish.memory_mib,
             egress=self._wish.egress,
         )
         before = disk.stat().st_blocks
         finished = work / catalog.ROOTFS
-        journal.step = str(kept + 1) if kept < total else FINALIZE
         async with build_vm.up(self._host, machine, disk, frozen) as vm:
+            if bare:
+                await vm.furnish()
+                before = await self._keep(vm, first, work / "layer", 0)
             for number, one in enumerate(plan[kept:], kept + 1):
                 journal.begin(str(number), f"[{number}/{total}] {one.step}")
                 if one.changes_disk:
@@ -213,9 +219,27 @@ class _Build:
                     before = await self._keep(vm, one.key, work / "layer", before)
             journal.begin(FINALIZE, "Finishing: writing what the template starts with.")
             await self._tell_room(vm)
-            await vm.finish(plan[-1].after if plan else source.state, self._wish.start, self._wish.ready)
+            state = plan[-1].after if plan else source.state
+            await vm.finish(state, self._wish.start or source.start, self._wish.ready)
             await vm.copy_disk(finished)
         return finished
+
+    async def _begin_with(self, source: Source, kept: str | None, first: str, work: Path) -> tuple[Path, bool]:
+        """Return the disk to go on from, and whether it is one that was made for containers."""
+        disk = work / "parent"
+        if kept is not None:
+            await self._layers.take(kept, disk)
+            return disk, False
+        if source.disk is not None:
+            return source.disk, False
+        if not self._wish.force and self._layers.has_disk(first):
+            self._journal.log("The image is here already.")
+            await self._layers.take(first, disk)
+            return disk, False
+        assert source.image is not None
+        assert isinstance(self._wish.source, FromImage)
+        await self._puller(work).pull(source.image, self._wish.source.login, disk, source.disk_mib)
+        return disk, True
 
     def _archive(self, step: Step) -> Path | None:
         """Return what a step copies from. Raises NotFound where it was not uploaded, or has been removed since."""
@@ -262,7 +286,7 @@ class _Build:
         manifest = catalog.Manifest(
             digest=digest,
             name=wish.name,
-            disk_mib=source.files.template.disk_mib,
+            disk_mib=source.disk_mib,
             used_bytes=disk.stat().st_blocks * 512,
             kernel_release=parts.kernel.release,
             agent_version=parts.agent.version,
@@ -273,7 +297,7 @@ class _Build:
             vcpus=wish.vcpus,
             memory_mib=wish.memory_mib,
             defaults=Defaults(user=state.user, workdir=state.workdir, env=dict(state.env)),
-            starts=source.starts or bool(wish.start),
+            starts=source.starts or bool(wish.start or source.start),
         )
         await asyncio.to_thread(catalog.finish, fresh, manifest)
         catalog.publish(self._layout, fresh, digest)

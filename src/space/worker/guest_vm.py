@@ -22,7 +22,7 @@ from space.host import netns
 from space.host.command import CommandError
 from space.host.process import boot_id
 from space.host.tasks import first, together
-from space.image.catalog import TemplateFiles
+from space.image.catalog import Bootable
 from space.model.errors import StorageFull, Unavailable
 from space.model.ids import SandboxId, new_id
 from space.net import slot as slots
@@ -113,7 +113,7 @@ class GuestVm:
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
-    async def boot(self, template: TemplateFiles, disk: Path, identity: Identity) -> None:
+    async def boot(self, template: Bootable, disk: Path, identity: Identity) -> None:
         """Boot a kernel on a reflink of `disk` and wait until the agent has its identity. Raises Died, SpaceError."""
         await self._take_slot()
         await rootfs.clone(disk, self.disk)
@@ -121,7 +121,7 @@ class GuestVm:
         await self._run(template, None)
         await self.initialise(identity, "boot", self._host.boot_deadline_s)
 
-    async def start(self, template: TemplateFiles, source: Frozen) -> None:
+    async def start(self, template: Bootable, source: Frozen) -> None:
         """Continue a frozen VM on reflinks of its disk and memory, without telling it yet who it is.
 
         Its user code stays stopped until `initialise`. Raises Died, SpaceError.
@@ -141,7 +141,7 @@ class GuestVm:
             raise Unavailable("The host could not make a network slot; see the worker's log.") from error
         self._tell(slot=slot.number)
 
-    async def _run(self, template: TemplateFiles, state: Path | None) -> None:
+    async def _run(self, template: Bootable, state: Path | None) -> None:
         tap = slots.open_tap(self.slot)
         try:
             spec = BootSpec(
