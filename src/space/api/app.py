@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from space import __version__
-from space.api import agent_routes, egress, health, keys, lifecycle, sandboxes, secrets, templates
+from space.api import agent_routes, builds, egress, health, keys, lifecycle, sandboxes, secrets, templates
 from space.control.figures import Figures
 from space.control.plane import Plane
 from space.wire.problem import MEDIA_TYPE, Problem
@@ -23,6 +23,7 @@ def create_app(plane: Plane, figures: Figures) -> FastAPI:
     sandboxes.add_routes(app, plane)
     lifecycle.add_routes(app, plane)
     templates.add_routes(app, plane)
+    builds.add_routes(app, plane)
     keys.add_routes(app, plane)
     egress.add_routes(app, plane)
     secrets.add_routes(app, plane)

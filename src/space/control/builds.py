@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Sequence
 
+from space.control import templates
 from space.control.plane import Plane
 from space.model.build import MAX_COMMAND_BYTES, MAX_STEPS
 from space.model.errors import Conflict, InvalidArgument, NotFound, Unavailable
@@ -18,7 +19,6 @@ from space.model.ids import ProjectId, WorkerId
 from space.model.sandbox import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS, check_spec
 from space.model.template_build import (
     DEFAULT_TAG,
-    FINISHED,
     BuildLine,
     BuildStatus,
     TemplateBuild,
@@ -27,7 +27,7 @@ from space.model.template_build import (
 )
 from space.store import builds as rows
 from space.store import template_names
-from space.store.notices import RECHECK_S, Channel
+from space.store.notices import Channel
 from space.telemetry import logger
 from space.wire.builds import BuildsClient, StepModel, StoredFiles
 
@@ -36,7 +36,6 @@ BEGIN_S = 1.0
 
 LEVELS = ("debug", "info", "warn", "error")
 _READY_WITH_START = "sleep 20"
-_PAGE = 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,10 +65,11 @@ async def request(
     vcpus: int | None,
     memory_mib: int | None,
     min_free_mib: int = 0,
+    worker: WorkerId | None = None,
 ) -> TemplateBuild:
-    """Make the row of a build of `name[:tag]`. Raises InvalidArgument, and Conflict where a snapshot has the name.
+    """Make the row of a build of `name[:tag]`; raises InvalidArgument.
 
-    Its files go to the worker that is chosen here, where one answers.
+    Its files go to the worker that is chosen here, where one answers and none is given.
     """
     vcpus, memory_mib = vcpus or DEFAULT_VCPUS, memory_mib or DEFAULT_MEMORY_MIB
     check_spec(vcpus, memory_mib, {}, {})
@@ -77,9 +77,9 @@ async def request(
     for one in tags:
         check_tag(one)
     wanted = list(dict.fromkeys([*([tag] if tag else []), *tags])) or [DEFAULT_TAG]
-    worker: WorkerId | None = None
-    with contextlib.suppress(Unavailable):
-        worker = plane.workers.place()
+    if worker is None:
+        with contextlib.suppress(Unavailable):
+            worker = plane.workers.place()
     async with plane.db.transaction() as tx:
         await template_names.ensure(tx, project, plain)
         ident = await rows.insert(tx, project, plain, wanted, vcpus, memory_mib, min_free_mib, worker)
@@ -116,6 +116,28 @@ async def put_files(
     return await _client(plane, worker).put_files(project, name, body, sha256)
 
 
+async def source_of(plane: Plane, project: ProjectId, name: str) -> tuple[str | None, str | None]:
+    """Return what FROM names: a template of the project where there is one (template, None), else (None, image)."""
+    if await templates.find_or_none(plane, project, name) is not None:
+        return name, None
+    return None, name
+
+
+async def worker_with(plane: Plane, project: ProjectId, names: Sequence[str]) -> WorkerId | None:
+    """Return a worker that has all these files; None where none are asked for. Raises NotFound, naming one."""
+    if not names:
+        return None
+    lacking = names[0]
+    for link in plane.workers.links:
+        if link.id is None or not link.connected:
+            continue
+        lacks = [name for name in names if await BuildsClient(link.client).files(project, name) is None]
+        if not lacks:
+            return link.id
+        lacking = lacks[0]
+    raise NotFound(f"The files {lacking} of a COPY are not here; put them to /v1/template-files first.")
+
+
 def _client(plane: Plane, worker: WorkerId | None) -> BuildsClient:
     return BuildsClient(plane.workers.client(worker or plane.workers.place()))
 
@@ -138,8 +160,8 @@ async def begin(plane: Plane, project: ProjectId, build: uuid.UUID, wish: BuildW
         return await _until_at_work(plane, project, build, changed)
 
 
-def _document(wish: BuildWish) -> dict[str, object]:
-    """Return a wish as its row keeps it, without the password. Raises InvalidArgument."""
+def check(wish: BuildWish) -> None:
+    """Raise InvalidArgument for what can be built by nobody."""
     if (wish.template is None) == (wish.image is None):
         raise InvalidArgument("Say what to build on: either a template or an image.")
     if len(wish.steps) > MAX_STEPS:
@@ -147,6 +169,11 @@ def _document(wish: BuildWish) -> dict[str, object]:
     for command in (wish.start, wish.ready):
         if command is not None and ("\0" in command or len(command.encode()) > MAX_COMMAND_BYTES):
             raise InvalidArgument(f"start and ready have no NUL and at most {MAX_COMMAND_BYTES} bytes.")
+
+
+def _document(wish: BuildWish) -> dict[str, object]:
+    """Return a wish as its row keeps it, without the password. Raises InvalidArgument."""
+    check(wish)
     return {
         "template": wish.template,
         "image": wish.image,
@@ -189,22 +216,3 @@ async def lines_from(
     """Return lines from a moment on (ms since 1970, 0: the beginning or end), or from there back."""
     least = LEVELS.index(level) if level in LEVELS else 0
     return await rows.lines_from(plane.db, build.id, LEVELS[least:], cursor_ms, limit, newest_first=newest_first)
-
-
-async def follow(plane: Plane, project: ProjectId, build: uuid.UUID) -> AsyncGenerator[BuildLine | TemplateBuild]:
-    """Yield a build's log as it comes, and last the build when it has ended. Raises NotFound where it was deleted."""
-    seen = 0
-    with plane.notices.changes(Channel.BUILD, str(build)) as changed:
-        while True:
-            changed.clear()
-            row = await get(plane, project, build)  # before its lines: what is written before its end is told
-            while found := await lines(plane, row, seen, _PAGE):
-                seen += len(found)
-                for line in found:
-                    yield line
-            if row.status in FINISHED:
-                yield row
-                return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S):
-                    await changed.wait()
