@@ -198,6 +198,17 @@ func TestAddUser(t *testing.T) {
 	}
 }
 
+func TestAUserThatIsANumber(t *testing.T) {
+	system(t)
+	user, err := EnsureUser("54321", false)
+	if err != nil || user.UID != 54321 || user.Name != "u54321" {
+		t.Errorf("%+v %v", user, err)
+	}
+	if got := contents(t, filepath.Join(etc, "passwd")); !strings.HasPrefix(got, "u54321:x:54321:54321:") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestSudoWhereTheImageHasIt(t *testing.T) {
 	system(t)
 	os.Mkdir(filepath.Join(etc, "sudoers.d"), 0o755)

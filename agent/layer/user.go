@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -33,10 +34,14 @@ var name = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 func EnsureUser(who string, sudo bool) (accounts.User, error) {
 	user, err := accounts.Resolve(who)
 	if err != nil {
-		if !name.MatchString(who) {
+		called, id := who, uint64(0)
+		if id, err = strconv.ParseUint(who, 10, 31); err == nil {
+			called = "u" + strconv.FormatUint(id, 10) // an image that knows its user by number only
+		}
+		if !name.MatchString(called) {
 			return user, fault.Invalid("name", "%q cannot be the name of a user", who)
 		}
-		if user, err = addUser(who); err != nil {
+		if user, err = addUser(called, uint32(id)); err != nil {
 			return user, err
 		}
 	}
@@ -46,26 +51,30 @@ func EnsureUser(who string, sudo bool) (accounts.User, error) {
 	return user, nil
 }
 
-func addUser(who string) (accounts.User, error) {
+// addUser adds a user with this id, or for 0 with one that is free. The group
+// has the same number, also where it has a name already.
+func addUser(who string, id uint32) (accounts.User, error) {
 	names := accounts.ReadNames()
-	id, group := uint32(firstUID), ""
-	for ; id <= lastUID; id++ {
-		if names.User(id) == fmt.Sprint(id) && names.Group(id) == fmt.Sprint(id) {
-			break
+	if id == 0 {
+		for id = firstUID; id <= lastUID; id++ {
+			if names.User(id) == fmt.Sprint(id) && names.Group(id) == fmt.Sprint(id) {
+				break
+			}
 		}
-	}
-	if id > lastUID {
-		return accounts.User{}, fault.New(http.StatusUnprocessableEntity, "no_free_uid", "all user ids are taken")
+		if id > lastUID {
+			return accounts.User{}, fault.New(http.StatusUnprocessableEntity, "no_free_uid", "all user ids are taken")
+		}
 	}
 	shell := "/bin/sh"
 	if _, err := os.Stat("/bin/bash"); err == nil {
 		shell = "/bin/bash"
 	}
 	at := filepath.Join(home, who)
-	group = fmt.Sprintf("%s:x:%d:\n", who, id)
 	lines := []struct{ file, line string }{
-		{"group", group},
 		{"passwd", fmt.Sprintf("%s:x:%d:%d::%s:%s\n", who, id, id, at, shell)},
+	}
+	if names.Group(id) == fmt.Sprint(id) {
+		lines = append(lines, struct{ file, line string }{"group", fmt.Sprintf("%s:x:%d:\n", who, id)})
 	}
 	if _, err := os.Stat(filepath.Join(etc, "shadow")); err == nil {
 		lines = append(lines, struct{ file, line string }{"shadow", who + ":!::0:99999:7:::\n"})

@@ -106,10 +106,12 @@ class BuildVm:
         except (AgentError, AgentSilent) as error:
             raise Died(str(error)) from error
 
-    async def furnish(self) -> None:
-        """Give an image for containers what a machine has. Raises BuildFailed, Died."""
+    async def furnish(self, user: str) -> None:
+        """Give an image for containers what a machine has, and the user that it names. Raises BuildFailed, Died."""
         try:
             await self._guest.unless_dead(layer.furnish(self._netns))
+            if user != "root":
+                await self._guest.unless_dead(layer.make_user(self._netns, user, sudo=False))
         except layer.Refused as error:
             raise BuildFailed(f"The image cannot be made a machine: {error}") from error
         except (AgentError, AgentSilent) as error:

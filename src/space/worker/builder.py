@@ -210,7 +210,7 @@ class _Build:
         finished = work / catalog.ROOTFS
         async with build_vm.up(self._host, machine, disk, frozen) as vm:
             if bare:
-                await vm.furnish()
+                await vm.furnish(source.state.user)
                 before = await self._keep(vm, first, work / "layer", 0)
             for number, one in enumerate(plan[kept:], kept + 1):
                 journal.begin(str(number), f"[{number}/{total}] {one.step}")
