@@ -1,8 +1,9 @@
 """`/v1/template-builds` and `/v1/template-files`: templates from steps."""
 
 import uuid
+from typing import Annotated
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 
 from space.api.body import documented, read_json
 from space.api.build_models import CreateTemplateBuild, StoredTemplateFiles, TemplateBuildModel
@@ -10,7 +11,7 @@ from space.api.sandboxes import project_of
 from space.control import builds
 from space.control.builds import BuildWish
 from space.control.plane import Plane
-from space.model.errors import InvalidArgument, NotFound
+from space.model.errors import NotFound
 
 MAX_LINES = 1000
 _SHA256 = 64
@@ -51,10 +52,10 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         return TemplateBuildModel.of(await builds.begin(plane, project, row.id, wish), [])
 
     @app.get("/v1/template-builds/{build}", tags=["templates"])
-    async def get_template_build(request: Request, build: uuid.UUID, after: int = 0) -> TemplateBuildModel:
+    async def get_template_build(
+        request: Request, build: uuid.UUID, after: Annotated[int, Query(ge=0, lt=1 << 31)] = 0
+    ) -> TemplateBuildModel:
         """Show a build, and its log after so many lines (at most 1000 at once)."""
-        if not 0 <= after < 1 << 31:
-            raise InvalidArgument("after must be a number of lines.")
         row = await builds.get(plane, project_of(request), build)
         return TemplateBuildModel.of(row, await builds.lines(plane, row, after, MAX_LINES))
 
