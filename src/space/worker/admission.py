@@ -5,8 +5,8 @@ Spares and the hot memory of suspended sandboxes are given up when somebody need
 """
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from pathlib import Path
 
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen
@@ -20,6 +20,9 @@ OVERHEAD_MIB = 96
 _MIB = 1024**2
 _RESERVE_BYTES = 256 * _MIB
 """Of the memory area: btrfs's metadata, and pages on their way to the disk while their old room is taken."""
+
+_IN_USE_S = 60.0
+"""A template that was looked for this short a time ago may be about to be cloned."""
 
 _HOLDS_NOTHING = {"failed", "suspended"}
 
@@ -108,8 +111,13 @@ class Admission:
             return whole
 
     def _hot(self) -> list[Frozen]:
-        """Return suspended sandboxes whose memory is stored as well, the longest suspended first."""
+        """Return frozen VMs whose memory is stored as well: clones of them only begin with a copy then.
+
+        The longest suspended sandboxes first, then templates, those first that nobody has cloned for longest.
+        """
         folder = self._layout.memory_area / "frozen"
-        hot: list[tuple[float, Path]] = [(p.stat().st_mtime, p) for p in folder.glob("s-*")] if folder.is_dir() else []
-        found = [Frozen(self._layout, path.name) for _, path in sorted(hot)]
+        suspended = sorted((path.stat().st_mtime, path) for path in folder.glob("s-*"))
+        templates = sorted((path.stat().st_atime, path) for path in folder.glob("t-*"))
+        unused = [(used_at, path) for used_at, path in templates if used_at < time.time() - _IN_USE_S]
+        found = [Frozen(self._layout, path.name) for _, path in (*suspended, *unused)]
         return [frozen for frozen in found if (m := storage.read(frozen)) is not None and m.digests is not None]

@@ -5,8 +5,11 @@ sandbox's memory has exactly its own.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
+import os
+import time
 
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen, Manifest
@@ -71,7 +74,7 @@ class Shelf:
         self._keeps_state: dict[str, bool] = {}
 
     def find(self, template: str, vcpus: int, memory_mib: int) -> Frozen | None:
-        """Return the frozen VM of a template at a size, where there is one that this host can take up."""
+        """Return the frozen VM of a template at a size, where there is one that this host can take up; it is in use."""
         frozen = Shape(template, vcpus, memory_mib).frozen(self._host.layout)
         try:
             manifest = storage.read(frozen)
@@ -80,7 +83,11 @@ class Shelf:
             return None
         whole = manifest is not None and manifest.digests is not None and frozen.digests_file.exists()
         fits = whole and manifest is not None and manifest.vmm == self._host.vmm
-        return frozen if fits and (frozen.hot_memory.exists() or frozen.stored_memory.exists()) else None
+        if not fits or not (frozen.hot_memory.exists() or frozen.stored_memory.exists()):
+            return None
+        with contextlib.suppress(FileNotFoundError):  # its memory was given up: a clone begins with a copy
+            os.utime(frozen.hot_memory, (time.time(), frozen.hot_memory.stat().st_mtime))
+        return frozen
 
     def keeps_state(self, template: str) -> bool:
         """Tell whether a template holds a sandbox's memory, so that booting its disk would not be the same."""
