@@ -22,6 +22,7 @@ CATALOGUE = (cases_names, cases_ingress, cases_requests, cases_packets, cases_lo
 """Importing them enters their cases."""
 _verdicts: list[tuple[str, str, str]] = []
 _noticed: list[tuple[str, list[str]]] = []
+_measured: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +59,12 @@ async def mutable() -> AsyncGenerator[Mutable]:
         yield made
 
 
+@pytest.fixture
+def measured() -> list[str]:
+    """Lines for the end of the run: what was measured and is not asserted."""
+    return _measured
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Function,
@@ -84,3 +91,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("controls switched off")
     for control, red in _noticed:
         terminalreporter.write_line(f"{control:<60}{'red: ' + red[0] if red else 'NOT NOTICED'}")
+    if _measured:
+        terminalreporter.section("measured")
+    for line in _measured:
+        terminalreporter.write_line(line)

@@ -1,9 +1,9 @@
 """What ordinary programs do where their policy lets them, with nothing configured in the guest (positive controls)."""
 
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
+from tests.support import guest_programs
 from tests.support.range import POLICY, Range
 
 OPEN = {
@@ -12,7 +12,7 @@ OPEN = {
         for name in ("allowed.test", "git.test", "pypi.test")
     ]
 }
-PIP = next(iter(sorted(Path("/usr/share/python-wheels").glob("pip-*.whl"))), None)
+SECRET = "the-value-of-a-secret-that-a-person-set-7c1e"
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +50,59 @@ async def test_git_clones_over_https(guest: Range) -> None:
     assert await _shell(guest, script) == "hello from git\n"
 
 
-@pytest.mark.skipif(PIP is None, reason="this machine has no pip of Debian's to give to a guest")
+async def _put(guest: Range, path: str, content: bytes) -> None:
+    answer = await guest.space.http.put(
+        f"/v1/sandboxes/{guest.a}/files", params={"path": path, "user": "root"}, content=content
+    )
+    assert answer.is_success, answer.text
+
+
+@pytest.mark.skipif(not guest_programs.HAS_PIP, reason="this machine has no pip of Debian's to give to a guest")
 async def test_pip_installs_from_the_index(guest: Range) -> None:
-    assert PIP is not None
-    where = {"path": f"/opt/range/{PIP.name}", "user": "root"}
-    answer = await guest.space.http.put(f"/v1/sandboxes/{guest.a}/files", params=where, content=PIP.read_bytes())
-    assert answer.is_success
+    await _put(guest, "/opt/range/pip.tar", guest_programs.pip())
     script = (
-        f"cd /tmp && python3 /opt/range/{PIP.name}/pip install --quiet --no-cache-dir --target /tmp/site"
-        " --index-url https://pypi.test/simple/ greeting 2>&1"
+        "mkdir -p /opt/range/pip && tar -C /opt/range/pip -xf /opt/range/pip.tar && cd /tmp"
+        " && PYTHONPATH=/opt/range/pip python3 -m pip install --quiet --no-cache-dir --no-deps --no-compile"
+        " --disable-pip-version-check --target /tmp/site --index-url https://pypi.test/simple/ greeting 2>&1"
         ' && PYTHONPATH=/tmp/site python3 -c "import greeting; print(greeting.HELLO)"'
     )
     assert "hello from the index" in await _shell(guest, script)
+
+
+async def test_python_requests_and_node_fetch(guest: Range) -> None:
+    """Both bring a list of authorities of their own; requests is told another by its environment, and so is Node."""
+    await _put(guest, "/opt/range/requests.tar", guest_programs.requests())
+    python = "import requests; print(requests.get('https://allowed.test/files/small').text)"
+    script = (
+        "mkdir -p /opt/range/requests && tar -C /opt/range/requests -xf /opt/range/requests.tar"
+        f' && PYTHONPATH=/opt/range/requests /usr/bin/python3 -c "{python}"'
+    )
+    assert "a small file" in await _shell(guest, script)
+    await _put(guest, "/opt/range/node", (await guest_programs.node()).read_bytes())
+    script = "fetch('https://allowed.test/files/small').then(a => a.text()).then(t => console.log(t))"
+    assert "a small file" in await _shell(guest, f'chmod +x /opt/range/node && /opt/range/node -e "{script}"')
+
+
+async def test_a_secret_goes_from_the_command_line_to_the_server_and_is_told_of(guest: Range) -> None:
+    """`space secret set`, a policy that binds it, a request, `space egress log`; the guest never has the value."""
+    status, _, problem = await guest.space.cli("secret", "set", "PERSONS", stdin=SECRET.encode())
+    assert status == 0, problem
+    bound = {"host": "bound.test", "headers": {"authorization": "Bearer ${secrets.PERSONS}"}}
+    await guest.allow(guest.a, {"allow": [bound]})
+    try:
+        answer = await guest.fetch(guest.a, "bound.test", "/api/persons")
+        assert answer["status"] == 200, answer
+        assert SECRET not in str(answer)
+        arrived = [line["authorization"] for line in guest.net.seen("web") if line["path"] == "/api/persons"]
+        assert arrived == [f"Bearer {SECRET}"]
+        assert (await guest.fetch(guest.a, "denied.test", "/x", address="198.18.0.1")).get("status") is None
+        assert await guest.decided(guest.a, path="/api/persons", allowed=True)
+        status, told, problem = await guest.space.cli("egress", "log", guest.a, "--output", "json")
+        assert status == 0, problem
+        assert '"/api/persons"' in told
+        assert SECRET not in told
+    finally:
+        await guest.allow(guest.a, OPEN)
 
 
 async def test_events_websockets_and_grpc_stream(guest: Range) -> None:

@@ -3,6 +3,7 @@
 Standard library only; the guest is a namespace with the machine's Python. `CA` is set by whoever runs it.
 """
 
+import functools
 import http.client
 import json
 import socket
@@ -60,11 +61,13 @@ def address_of(name: str) -> str:
     return str(answer[1][0])
 
 
-def context(alpn: list[str] | None = None) -> ssl.SSLContext:
+@functools.cache
+def context(alpn: tuple[str, ...] = (), check_hostname: bool = True) -> ssl.SSLContext:
     """Return the trust of a guest: SPACE's root."""
     made = ssl.create_default_context(cafile=CA)
+    made.check_hostname = check_hostname
     if alpn:
-        made.set_alpn_protocols(alpn)
+        made.set_alpn_protocols(list(alpn))
     return made
 
 
@@ -80,13 +83,8 @@ def connect(
     s = socket.create_connection((address or address_of(name), port), 8)
     if not tls:
         return s
-    made = context(alpn)
-    if sni is None:
-        made.check_hostname = False
-        return made.wrap_socket(s)
-    if sni:
-        made.check_hostname = False
-    return made.wrap_socket(s, server_hostname=sni or name)
+    made = context(tuple(alpn or ()), check_hostname=sni == "")
+    return made.wrap_socket(s, server_hostname=None if sni is None else sni or name)
 
 
 def fetch(

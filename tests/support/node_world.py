@@ -34,7 +34,7 @@ from space.settings import GatewaySettings, RedactorSettings, dump_process_setti
 from space.wire import serving
 from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, EGRESS_HTTP_PORT, GatewayClient, SlotEntry
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 GUEST_SERVER = Path(__file__).parent / "guest_server.py"
 PREVIEW_PORT = 8000
 
