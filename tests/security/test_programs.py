@@ -24,7 +24,7 @@ async def guest(arena: Range) -> AsyncGenerator[Range]:
 
 
 async def _shell(guest: Range, script: str) -> str:
-    code, out = await guest.shell(guest.a, ["/bin/bash", "-lc", script])
+    code, out = await guest.shell(guest.a, ["/bin/bash", "-lc", script], 300)
     assert code == 0, out
     return out
 
@@ -63,7 +63,8 @@ async def test_pip_installs_from_the_index(guest: Range) -> None:
     script = (
         "mkdir -p /opt/range/pip && tar -C /opt/range/pip -xf /opt/range/pip.tar && cd /tmp"
         " && PYTHONPATH=/opt/range/pip python3 -m pip install --quiet --no-cache-dir --no-deps --no-compile"
-        " --disable-pip-version-check --target /tmp/site --index-url https://pypi.test/simple/ greeting 2>&1"
+        " --disable-pip-version-check --root-user-action=ignore --target /tmp/site"
+        " --index-url https://pypi.test/simple/ greeting 2>&1"
         ' && PYTHONPATH=/tmp/site python3 -c "import greeting; print(greeting.HELLO)"'
     )
     assert "hello from the index" in await _shell(guest, script)
