@@ -101,7 +101,7 @@ func (f *Forwarder) adjust() {
 		}
 		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.card, number)))
 		if err != nil {
-			continue // somebody was faster; the next look tells
+			continue // somebody listens at the card's address, or everywhere
 		}
 		p := &port{l, target}
 		f.ports[number] = p

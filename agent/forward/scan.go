@@ -23,7 +23,6 @@ type scanner struct {
 	rest     []byte
 	seen     []byte                // the summary at the last scan
 	loopback map[uint16]netip.Addr // ports listened on only for programs inside, and where
-	taken    []uint16              // ports listened on for others too
 }
 
 // newScanner opens the lists of the network namespace that this program is in.
@@ -63,14 +62,10 @@ func (s *scanner) scan() error {
 	for port := range s.loopback {
 		delete(s.loopback, port)
 	}
-	s.taken = s.taken[:0]
 	for _, file := range s.files {
 		if err := s.read(file); err != nil {
 			return err
 		}
-	}
-	for _, port := range s.taken {
-		delete(s.loopback, port)
 	}
 	return nil
 }
@@ -123,11 +118,8 @@ func (s *scanner) line(line []byte) (more bool) {
 	if _, err := hex.Decode(number[:], digits); err != nil {
 		return true
 	}
-	port := binary.BigEndian.Uint16(number[:])
 	if inside := loopback(address); inside.IsValid() {
-		s.loopback[port] = inside
-	} else {
-		s.taken = append(s.taken, port)
+		s.loopback[binary.BigEndian.Uint16(number[:])] = inside
 	}
 	return true
 }
