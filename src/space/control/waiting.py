@@ -56,7 +56,10 @@ async def carried_out(plane: Plane, operation: Operation, *, within_s: float = W
 async def result(plane: Plane, operation: Operation) -> tuple[Sandbox, Operation]:
     """Return what an operation led to; raises the error that it ended with, or Unavailable where it has not ended."""
     if operation.status is OperationStatus.RUNNING:
-        raise Unavailable(f"Operation {operation.id} is still running; ask for it at /v1/operations/{operation.id}.")
+        raise Unavailable(
+            f"Operation {operation.id} is still running; ask for it at /v1/operations/{operation.id}.",
+            code="still_running",
+        )
     if operation.error is not None:
         raise operation.error
     sandbox = await sandboxes.get(plane.db, operation.sandbox)

@@ -25,6 +25,10 @@ _STATUS: dict[type[SpaceError], int] = {
 _STATUS_OF_SLUG = {"idempotency_key_reused": 422, "template_in_use": 400}
 
 
+_NEVER_AGAIN = frozenset({"still_running"})
+"""Errors of calls that go on: a client that repeats a create by itself would have two sandboxes."""
+
+
 def answer(error: Exception) -> Response:
     """Return the answer to any error, and log what its receiver may not see."""
     if isinstance(error, HTTPException):
@@ -39,7 +43,8 @@ def answer(error: Exception) -> Response:
         error = SpaceError("Internal error; see the log of this process.")
     elif error.__cause__ is not None:
         logger().warning("request_failed", code=error.slug, detail=str(error), cause=repr(error.__cause__))
-    again = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+    wait_s = None if error.slug in _NEVER_AGAIN else error.retry_after_s
+    again = {} if wait_s is None else {"retry-after": str(wait_s)}
     return _answer(status_of(error), str(error), error.slug, again)
 
 

@@ -105,6 +105,7 @@ class Unavailable(SpaceError):
     """A part that is needed does not answer; trying again is safe."""
 
     code, status, title, retryable = "unavailable", 503, "Temporarily unavailable", True
+    finer = frozenset({"still_running"})
     retry_after_s = 1
 
 
