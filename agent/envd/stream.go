@@ -36,15 +36,15 @@ func (h *Handler) stream(r *http.Request, c *command.Command, starter bool, out 
 	defer c.Attach()()
 	follower, from := c.Follow()
 	defer follower.Close()
-	// What is flushed counts as heard. A client that left is seen by the server
-	// in reading, or at the latest in this writing, and ends the context.
+	// What is flushed to a client who is there counts as heard, even if it
+	// leaves at once: most do so because of what they heard.
 	flush := func() bool {
+		there := r.Context().Err() == nil
 		out.Flush()
-		if r.Context().Err() != nil {
-			return false
+		if there {
+			follower.Heard(from)
 		}
-		follower.Heard(from)
-		return true
+		return there
 	}
 	if err := sendEvent(out, processEvent{Start: &startEvent{c.PID}}); err != nil {
 		return err
