@@ -19,7 +19,8 @@ type readyRequest struct {
 
 // ready runs the image's own check until it succeeds: before that, a template is
 // not worth saving. An image without one is ready when it has booted. The check
-// may start what it waits for; its programs go on in every copy.
+// may start what it waits for; its programs go on in every copy. An image whose
+// service has failed meanwhile is not worth saving either.
 func (in *Internal) ready(w http.ResponseWriter, r *http.Request, _ string) error {
 	var body readyRequest
 	if r.ContentLength != 0 {
@@ -34,6 +35,9 @@ func (in *Internal) ready(w http.ResponseWriter, r *http.Request, _ string) erro
 	deadline := time.Now().Add(timeout)
 	for {
 		report := in.hooks.Run(r.Context(), hook.Ready, "template", time.Until(deadline))
+		if service := in.hooks.Service(); service != nil && service.Failure != "" {
+			return fault.New(http.StatusServiceUnavailable, "not_ready", "%s/%s %s", hook.Dir, hook.Start, service.Failure)
+		}
 		if !report.Ran || report.Status != nil && *report.Status == 0 {
 			return writeJSON(w, http.StatusOK, map[string]any{"checked": report.Ran})
 		}

@@ -98,3 +98,16 @@ func TestServiceThatCannotBeStarted(t *testing.T) {
 		t.Error(b.service())
 	}
 }
+
+// An image whose service fails at once is not saved as a template.
+func TestServiceThatFailsIsNotReady(t *testing.T) {
+	a := bareAgent(t)
+	a.script("start", "#!/bin/sh\necho no such thing\nexit 127\n")
+	a.init(map[string]any{})
+	a.eventually("it has failed", func() bool { return a.service()["failure"] != "" })
+	r := a.do("POST", a.internal+"/ready", map[string]any{"timeout_s": 10})
+	a.refused(r, 503, "not_ready")
+	if detail := r.object()["detail"].(string); !strings.Contains(detail, "/start exited with 127; the last thing it said: no such thing") {
+		t.Error(detail)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,8 +29,9 @@ type Service struct {
 	Running   bool   `json:"running"`
 	CommandID string `json:"command_id"` // of the newest start; "" before the first
 	Starts    int    `json:"starts"`
-	Error     string `json:"error"` // why the last start failed, "" if it did not
-	Ended     bool   `json:"ended"` // it will not be started again
+	Error     string `json:"error"`   // why the last start failed, "" if it did not
+	Failure   string `json:"failure"` // how it failed last, with its last words; "" if it never did
+	Ended     bool   `json:"ended"`   // it will not be started again
 }
 
 // keeper starts a hook again when it fails.
@@ -72,21 +75,34 @@ func (r *Runner) keep(spec command.Spec) {
 		began := time.Now()
 		c, err := r.commands.Start(context.Background(), spec)
 		if err != nil {
-			r.service.tell(func(s *Service) { s.Error = err.Error() })
+			r.service.tell(func(s *Service) { s.Error, s.Failure = err.Error(), err.Error() })
 		} else {
 			r.service.tell(func(s *Service) { s.Running, s.CommandID, s.Error, s.Starts = true, c.ID, "", s.Starts+1 })
 			<-c.Finished()
-			r.service.tell(func(s *Service) { s.Running = false })
 			if code := c.Exit().Code; c.EndAsked() || code != nil && *code == 0 {
-				r.service.tell(func(s *Service) { s.Ended = true })
+				r.service.tell(func(s *Service) { s.Running, s.Ended = false, true })
 				return
 			}
+			r.service.tell(func(s *Service) { s.Running, s.Failure = false, failureOf(c) })
 		}
 		if time.Since(began) >= steadyRun {
 			pause = firstPause
 		}
 		time.Sleep(pause)
 	}
+}
+
+// failureOf says how a command failed, and the last of what it printed.
+func failureOf(c *command.Command) string {
+	how := "was ended by " + c.Exit().Signal
+	if code := c.Exit().Code; code != nil {
+		how = "exited with " + strconv.Itoa(*code)
+	}
+	words := printed(c)
+	if len(words) > maxTail {
+		words = strings.ToValidUTF8(words[len(words)-maxTail:], "")
+	}
+	return how + "; the last thing it said: " + strings.TrimSpace(words)
 }
 
 func (k *keeper) tell(change func(*Service)) {
