@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from e2b import CommandExitException, Sandbox, SandboxException
+
 LINES, PAUSE_S = int((sys.argv[1:] or ["6"])[0]), float((sys.argv[2:] or ["2"])[0])
 EXIT_CODE = 7
 
@@ -52,10 +54,7 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
 
-relay = Relay(os.environ["E2B_SANDBOX_URL"])
-os.environ["E2B_SANDBOX_URL"] = relay.url
-
-from e2b import CommandExitException, Sandbox, SandboxException  # noqa: E402 - reads the environment when imported
+relay = Relay(os.environ["E2B_SANDBOX_URL"])  # noqa: TID251 - what a user of the SDK sets
 
 
 def read(handle: Iterator[tuple[str | None, str | None, bytes | None]], lines: int) -> str:
@@ -66,7 +65,7 @@ def read(handle: Iterator[tuple[str | None, str | None, bytes | None]], lines: i
     return text
 
 
-with Sandbox.create(timeout=int(LINES * PAUSE_S) + 300) as sandbox:
+with Sandbox.create(timeout=int(LINES * PAUSE_S) + 300, sandbox_url=relay.url) as sandbox:
     script = f"for i in $(seq {LINES}); do echo $i; echo $i >progress; sleep {PAUSE_S}; done; exit {EXIT_CODE}"
     third = LINES // 3
 
