@@ -1,7 +1,6 @@
 """What the `/v1` surface reads and writes."""
 
 import datetime
-from typing import Literal
 
 import pydantic
 from pydantic.config import JsonDict
@@ -157,7 +156,11 @@ class CreateTemplate(_Request):
     """A template to build."""
 
     name: str = pydantic.Field(description="The name that points to it afterwards.", pattern=f"^{TEMPLATE_NAME}$")
-    recipe: Literal["base"] = "base"
+    recipe: str | None = pydantic.Field(
+        default=None,
+        pattern=f"^{TEMPLATE_NAME}$",
+        description="What it is made of: `base`, `code-interpreter-v1`. Left out, the recipe of the name, else `base`.",
+    )
     disk_mib: int = pydantic.Field(default=DEFAULT_DISK_MIB, ge=1024, le=1024 * 1024, description="Size of its disk.")
     force: bool = pydantic.Field(default=False, description="Build again although nothing has changed.")
 

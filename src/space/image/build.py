@@ -19,7 +19,8 @@ from pathlib import Path
 from space.host import files
 from space.host.command import CommandError
 from space.host.room import check_room
-from space.image import agent, catalog, ext4, initramfs, kernel, rootfs
+from space.image import agent, catalog, ext4, initramfs, kernel, recipe, rootfs
+from space.image.recipe import Recipe
 from space.image.work import exclusive, explained
 from space.layout import Layout
 from space.model.errors import InvalidArgument
@@ -89,19 +90,20 @@ async def build(
 ) -> AsyncGenerator[BuildLog | BuildDone]:
     """Build a template and yield its log, last BuildDone; a digest that is there already is not built again.
 
-    `code_dir` holds `agent/`; `vmm` names what will run it ("qemu 7.2.22 tcg") and is part of the digest. `wish.force`
-    takes the newest kernel and packages. Raises BuildFailed naming the step, StorageFull, or InvalidArgument. Close
-    the generator (`contextlib.aclosing`) to cancel the build.
+    `code_dir` holds `agent/` and `images/`; `vmm` names what will run it ("qemu 7.2.22 tcg") and is part of the digest.
+    `wish.force` takes the newest kernel and packages. Raises BuildFailed naming the step, StorageFull, or
+    InvalidArgument. Close the generator (`contextlib.aclosing`) to cancel the build.
     """
     if not is_template_name(wish.name):
         raise InvalidArgument(
             f"{wish.name[:80]!r} cannot name a template: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', "
             "beginning and ending with a letter or digit."
         )
+    how = recipe.find(code_dir, wish.recipe) if wish.recipe else recipe.named_by(code_dir, wish.name)
     journal = _Journal()
     end: BuildDone | Exception | None = None
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(_job(layout, wish, code_dir, vmm, journal))
+        work = group.create_task(_job(layout, wish, how, code_dir, vmm, journal))
         try:
             while end is None:
                 item = await journal.next()
@@ -136,14 +138,14 @@ async def boot_parts(layout: Layout, code_dir: Path) -> Parts:
         return await _boot_parts(layout, code_dir, journal, force=False)
 
 
-async def _job(layout: Layout, wish: BuildTemplate, code_dir: Path, vmm: str, journal: _Journal) -> None:
+async def _job(layout: Layout, wish: BuildTemplate, how: Recipe, code_dir: Path, vmm: str, journal: _Journal) -> None:
     """Build, and put the end into the queue: BuildDone, or the error (never raised, it would cancel the reader)."""
     try:
         async with _working(layout, journal):
             parts = await _boot_parts(layout, code_dir, journal, force=wish.force)
             with tempfile.TemporaryDirectory(dir=layout.disk_area, prefix="tmp-build-") as name:
                 Path(name).chmod(0o711)  # as above; what lies in it has an unguessable name or a mode of its own
-                done = await _build(layout, wish, parts, vmm, Path(name), journal)
+                done = await _build(layout, wish, how, parts, vmm, Path(name), journal)
         journal.end(done)
     except Exception as error:  # noqa: BLE001 - raised by the reader
         journal.end(error)
@@ -173,10 +175,10 @@ async def _boot_parts(layout: Layout, code_dir: Path, journal: _Journal, *, forc
 
 
 async def _build(
-    layout: Layout, wish: BuildTemplate, parts: Parts, vmm: str, work: Path, journal: _Journal
+    layout: Layout, wish: BuildTemplate, how: Recipe, parts: Parts, vmm: str, work: Path, journal: _Journal
 ) -> BuildDone:
     with journal.step("root filesystem"):
-        tar = await rootfs.obtain(layout, work, journal.log, force=wish.force)
+        tar = await rootfs.obtain(layout, how, work, journal.log, force=wish.force)
     inputs: dict[str, str | int] = {
         "format": _FORMAT,
         "kernel": parts.kernel.digest,
@@ -192,7 +194,7 @@ async def _build(
     fresh = work / "template"
     files.make_dir(fresh, mode=0o711)  # a VMM passes through to the kernel; the root filesystem is 0600
     with journal.step("image"):
-        check_room(layout.disk_area, rootfs.BUILD_BYTES, "The image")
+        check_room(layout.disk_area, how.room_mib * 1024**2, "The image")
         image = fresh / catalog.ROOTFS
         seed = uuid.UUID(bytes=bytes.fromhex(hexdigest)[:16], version=4)
         await ext4.make_image(tar, work, image, disk_mib=wish.disk_mib, seed=seed, log=journal.log)

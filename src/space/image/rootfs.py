@@ -1,7 +1,8 @@
-"""The root filesystem of the `base` template: Debian minbase and the tools an agent's task expects.
+"""The root filesystem of a template: Debian minbase, the tools an agent's task expects, and what its recipe adds.
 
 mmdebstrap makes a tar of it, kept in the cache under the digest of the recipe; from the tar, `mke2fs -d` makes the
-image without mounting anything. The mirrors are those of the host's own apt, else mmdebstrap's default.
+image without mounting anything. The mirrors are those of the host's own apt, else mmdebstrap's default. What a recipe
+adds is put in by hooks of mmdebstrap, as root in the new system, and without a network.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from pathlib import Path
 from space.host import files
 from space.host.command import run
 from space.host.room import HOST_CURE, check_room
+from space.image import additions
+from space.image.recipe import BASE_ROOM_MIB, Recipe
 from space.image.work import Log, stream
 from space.layout import Layout
 
@@ -58,8 +61,8 @@ and machine-id for each sandbox."""
 
 _DEBOOTSTRAP_TIMEOUT_S = 1500
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-BUILD_BYTES = 1024**3
-"""Room a build takes on the disk area for a moment, with a margin: the system's tree beside its tar or its image."""
+BUILD_BYTES = BASE_ROOM_MIB * 1024**2
+"""Room a build of `base` takes on the disk area for a moment."""
 
 TAR_BYTES = 512 * 1024**2
 """Room the tar takes in the cache, with a margin."""
@@ -73,27 +76,30 @@ class Tarball:
     path: Path
 
 
-def recipe_key() -> str:
-    """Return the SHA-256 over everything in this module that decides what is in the tar."""
-    recipe = [SUITE, PACKAGES, APT_OPTIONS, DPKG_OPTIONS, CUSTOMIZE]
-    return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()
+def recipe_key(recipe: Recipe) -> str:
+    """Return the SHA-256 over everything that decides what is in the tar: what is in this module, and the recipe."""
+    base = [SUITE, PACKAGES, APT_OPTIONS, DPKG_OPTIONS, CUSTOMIZE]
+    added = [recipe.packages, recipe.content, additions.SCRIPTS] if recipe.content else []
+    return hashlib.sha256(json.dumps(base + added).encode()).hexdigest()
 
 
-async def obtain(layout: Layout, work: Path, log: Log, *, force: bool = False) -> Tarball:
+async def obtain(layout: Layout, recipe: Recipe, work: Path, log: Log, *, force: bool = False) -> Tarball:
     """Return the tar of the recipe, making it in `work` where the cache has none or with `force`.
 
     Raises CommandError, OSError or StorageFull. The caller holds the lock on the cache.
     """
     folder = layout.cache_dir / "rootfs"
     files.make_dir(folder, mode=0o700)
-    tar, note = folder / f"{recipe_key()}.tar", folder / f"{recipe_key()}.json"
+    key = recipe_key(recipe)
+    tar, note = folder / f"{key}.tar", folder / f"{key}.json"
     if not force and (digest := _noted(tar, note)) is not None:
         log("Root filesystem of this recipe is there.")
         return Tarball(digest, tar)
-    check_room(work, BUILD_BYTES, "A root filesystem")
-    check_room(folder, TAR_BYTES, "The archive of a root filesystem", HOST_CURE)
+    check_room(work, recipe.room_mib * 1024**2, "A root filesystem")
+    check_room(folder, recipe.room_mib * 1024**2 // 2, "The archive of a root filesystem", HOST_CURE)
+    hooks = await additions.prepare(layout, recipe, work, log)
     fresh = work / "rootfs.tar"
-    await _debootstrap(work, fresh, log)
+    await _debootstrap(work, fresh, recipe, hooks, log)
     digest = await asyncio.to_thread(sha256, fresh)
     note.unlink(missing_ok=True)
     await asyncio.to_thread(_keep, fresh, tar)
@@ -118,7 +124,7 @@ def _keep(fresh: Path, tar: Path) -> None:
     beside.rename(tar)
 
 
-async def _debootstrap(work: Path, tar: Path, log: Log) -> None:
+async def _debootstrap(work: Path, tar: Path, recipe: Recipe, hooks: list[Path], log: Log) -> None:
     script = work / "customize.sh"
     script.write_text(CUSTOMIZE)
     script.chmod(0o755)
@@ -127,11 +133,11 @@ async def _debootstrap(work: Path, tar: Path, log: Log) -> None:
         "mmdebstrap",
         "--mode=root",
         "--variant=minbase",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(PACKAGES + recipe.packages)}",
         *APT_OPTIONS,
         *DPKG_OPTIONS,
         *await _host_options(),
-        f"--customize-hook={script}",
+        *(f"--customize-hook={hook}" for hook in (script, *hooks)),
         SUITE,
         str(tar),
         *await _mirrors(),

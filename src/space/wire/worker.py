@@ -208,10 +208,10 @@ _FACT: pydantic.TypeAdapter[SandboxFact | GoneFact | SyncedFact | HeartbeatFact]
 
 
 class BuildTemplate(pydantic.BaseModel):
-    """What to build. `base` is the only recipe so far; `force` builds again although the digest is there."""
+    """What to build, by the recipe `recipe` (None: that of the name, else `base`); `force` builds again in any case."""
 
     name: str
-    recipe: Literal["base"] = "base"
+    recipe: str | None = None
     disk_mib: int = pydantic.Field(default=DEFAULT_DISK_MIB, ge=1024, le=1024 * 1024)
     force: bool = False
 

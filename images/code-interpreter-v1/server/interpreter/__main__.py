@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--node", type=Path, required=True, help="the JavaScript kernel's program")
     parser.add_argument("--home", default=HOME, help="folder in which kernels begin")
     parser.add_argument("--copied", type=Path, help="a pipe that is written to when this machine may be a copy")
-    parser.add_argument("--warm", type=Path, help="code that the first kernel runs before it counts as warm")
+    parser.add_argument("--warm-up", type=Path, help="code that the first kernel runs before it counts as warm")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     with tempfile.TemporaryDirectory(prefix="interpreter-") as runtime:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 async def _serve(arguments: argparse.Namespace, runtime: Path, own_env: Mapping[str, str]) -> None:
-    warm_up = arguments.warm.read_text() if arguments.warm else ""
+    warm_up = arguments.warm_up.read_text() if arguments.warm_up else ""
 
     def make(language: str, cwd: str) -> Kernel:
         nonlocal warm_up

@@ -7,7 +7,7 @@ from pathlib import Path
 SANDBOX = Path("/run/space/environment")
 """The sandbox's variables, `NAME=VALUE` and a NUL each; the agent keeps it."""
 
-_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "PYTHONPATH")
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
 
 
 def for_kernel(own: Mapping[str, str]) -> dict[str, str]:
