@@ -38,7 +38,7 @@ async def obtain(layout: Layout, requirements: Path, log: Log) -> Path:
     shutil.rmtree(fresh, ignore_errors=True)
     await stream(
         log,
-        sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--progress-bar=off",
+        sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet",
         "--no-deps", "--require-hashes", *_TARGET, f"--dest={fresh}", f"--requirement={requirements}",
         timeout_s=_FETCH_TIMEOUT_S,
     )  # fmt: skip

@@ -31,7 +31,7 @@ from space.worker.records import VmRecord
 
 log = logger()
 _AGENT_S = 30.0
-READY_S = 240.0
+READY_S = 900.0
 """How long a template's own check (`/etc/space/hooks/ready`) may take to succeed."""
 _WARM_UPS = 2
 

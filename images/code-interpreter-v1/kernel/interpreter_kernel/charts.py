@@ -100,7 +100,7 @@ def _scale(axis: Any) -> str:
 
 
 def _reader(axis: Any) -> Callable[[float], str | float | None]:
-    """Return what turns a number of an axis into what it stands for: a date in ISO 8601, a category, else the number."""
+    """Return what turns a number of an axis into what it stands for: an ISO 8601 date, a category, else the number."""
     scale = _scale(axis)
     if scale == "datetime":
         from matplotlib.dates import num2date
@@ -131,11 +131,11 @@ def _series(axes: Any, artists: list[Any], pairs_of: Callable[[Any], Iterable[An
 
 
 def _line_points(line: Any) -> Iterable[Any]:
-    return zip(line.get_xdata(orig=False), line.get_ydata(orig=False), strict=True)
+    yield from zip(line.get_xdata(orig=False), line.get_ydata(orig=False), strict=True)
 
 
 def _cloud_points(cloud: Any) -> Iterable[Any]:
-    return iter(cloud.get_offsets())
+    yield from cloud.get_offsets()
 
 
 def _label(artist: Any) -> str:
@@ -207,8 +207,8 @@ def _slices(axes: Any) -> list[dict[str, Any]]:
 def _boxes(axes: Any) -> list[dict[str, Any]]:
     """Return the boxes of a box plot, found by their whiskers: each a line from a box's edge outwards.
 
-    The order is matplotlib's (Axes.bxp): for each box the box, whiskers, caps, median, fliers. A box drawn as a patch is
-    among the patches, and what remains among the lines has one fewer in each turn.
+    The order is matplotlib's (Axes.bxp): for each box the box, whiskers, caps, median, fliers. A box drawn as a patch
+    is among the patches, and what remains among the lines has one fewer in each turn.
     """
     if not axes.lines or any(_label(line) for line in axes.lines):
         return []
@@ -276,8 +276,7 @@ def _turns(lines: list[Any], patches: list[Any]) -> tuple[list[_Box], bool] | No
 
 def _stands(box: Any, low: Any, high: Any, cap: Any, other: Any, median: Any) -> bool | None:
     """Tell whether these are one upright box (True) or one that lies (False); None where they are no box."""
-    x, y = _edges(box)
-    if len(x) < 5 or not all(len(_data(line)[0]) == 2 for line in (low, high, cap, other)):
+    if len(_edges(box)[0]) < 5 or not all(len(_data(line)[0]) == 2 for line in (low, high, cap, other)):
         return None
     if len(_data(median)[0]) != 2:
         return None

@@ -1,9 +1,9 @@
 """A kernel is copied with the machine it runs in: the copy then takes on its own randomness and environment.
 
 A machine's boot id tells copies apart: the agent changes it before any program of a copy runs. It is looked at before
-each cell, so that no cell of a copy draws its template's numbers, and when SIGUSR1 comes (the hook `post-restore` has it
-sent), so that a cell that was running in the middle of the copy goes on with numbers of its own. A sandbox that comes
-back from storage is no copy: its generators go on.
+each cell, so that no cell of a copy draws its template's numbers, and when SIGUSR1 comes (the hook `post-restore` has
+it sent), so that a cell that was running in the middle of the copy goes on with numbers of its own. A sandbox that
+comes back from storage is no copy: its generators go on.
 """
 
 import os

@@ -17,7 +17,31 @@ _MAX_ROWS = 10_000
 """A longer table is shown, but does not travel as data: a client that wants it all reads a file."""
 
 
-class _OneType(BaseFormatter):  # type: ignore[misc]
+def columns(frame: Any) -> dict[str, Any] | None:
+    """Return a DataFrame as {column: [value, ...]}, in JSON's types; dates are ISO 8601, what is missing is null."""
+    if len(frame) > _MAX_ROWS:
+        return None
+    return {
+        str(name): [_plain(value) for value in frame.iloc[:, position].tolist()]
+        for position, name in enumerate(frame.columns)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return None if value != value else value.isoformat()  # NaT is not itself
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return str(value)
+
+
+class _OneType(BaseFormatter):
     """Gives one form of the objects of one type, told by its name: nothing is imported for it.
 
     It does not ask IPython's tables of types, from which matplotlib's inline backend takes Figure out.
@@ -49,34 +73,10 @@ class DataFormatter(_OneType):
 
     format_type = Unicode(DATA)
     of = "pandas.core.frame.DataFrame"
-    form = staticmethod(lambda frame: columns(frame))
+    form = staticmethod(columns)
 
 
 def register(display: Any) -> None:
     """Add both to a DisplayFormatter."""
     for formatter in (ChartFormatter(parent=display), DataFormatter(parent=display)):
         display.formatters[formatter.format_type] = formatter
-
-
-def columns(frame: Any) -> dict[str, Any] | None:
-    """Return a DataFrame as {column: [value, ...]}, in JSON's types; dates are ISO 8601, what is missing is null."""
-    if len(frame) > _MAX_ROWS:
-        return None
-    return {
-        str(name): [_plain(value) for value in frame.iloc[:, position].tolist()]
-        for position, name in enumerate(frame.columns)
-    }
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
-        return None if value != value else value.isoformat()  # NaT is not itself
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    return str(value)

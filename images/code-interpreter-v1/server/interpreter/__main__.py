@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
@@ -29,7 +29,7 @@ log = logging.getLogger("interpreter")
 def main() -> None:
     """Read the arguments and serve until told to end."""
     parser = argparse.ArgumentParser(prog="interpreter")
-    parser.add_argument("--listen", default="0.0.0.0:49999", help="address and port")  # noqa: S104 - a guest's only card
+    parser.add_argument("--listen", default="0.0.0.0:49999", help="address and port")
     parser.add_argument("--kernels", type=Path, required=True, help="folder of Jupyter's kernel specifications")
     parser.add_argument("--node", type=Path, required=True, help="the JavaScript kernel's program")
     parser.add_argument("--home", default=HOME, help="folder in which kernels begin")
@@ -49,9 +49,7 @@ async def _serve(arguments: argparse.Namespace, runtime: Path, own_env: Mapping[
         if language in {"javascript", "typescript"}:
             return NodeKernel(arguments.node, cwd, types=language == "typescript", own_env=own_env)
         first, warm_up = warm_up, ""
-        return JupyterKernel(
-            language, cwd, specs=arguments.kernels, runtime=runtime, own_env=own_env, warm_up=first
-        )
+        return JupyterKernel(language, cwd, specs=arguments.kernels, runtime=runtime, own_env=own_env, warm_up=first)
 
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,7 +72,7 @@ async def _serve(arguments: argparse.Namespace, runtime: Path, own_env: Mapping[
 
 
 @contextlib.contextmanager
-def _told_of_copies(pipe: Path, contexts: Contexts):  # noqa: ANN202
+def _told_of_copies(pipe: Path, contexts: Contexts) -> Generator[None]:
     """Let kernels look whether they are copies whenever something is written to `pipe`."""
     descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # also for writing, so that it never ends
 

@@ -18,7 +18,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 
-from interpreter import environment, lines
+from interpreter import bash, environment, lines
 from interpreter.kernel import KernelDied, KernelFailed
 from interpreter.lines import Line
 
@@ -70,16 +70,25 @@ class JupyterKernel:
             await self.stop()
             raise KernelFailed(f"The kernel {self._name!r} did not start: {error}") from error
         # it ends with the kernel, in `stop`, which the context calls on every way out
-        self._reader = asyncio.create_task(self._read(self._client))  # noqa: TID251
+        self._reader = asyncio.create_task(self._read(self._client))
         if self._warm_up:
             code = f"exec(compile({self._warm_up!r}, 'warm-up', 'exec'), {{'__name__': 'warm-up'}})"
-            async for line in self._execute(code, {}, silent=True):
-                log.warning("warm-up: %s", line)
+            await self._quietly(code)
 
     async def execute(self, code: str, env: Mapping[str, str]) -> AsyncGenerator[Line]:
         """Run a cell and yield what it tells. Raises KernelDied."""
+        around = env if self._name == "bash" else {}
+        if around:
+            await self._quietly(bash.entering(around))
         async for line in self._execute(code, env, silent=False):
             yield line
+        if around:
+            await self._quietly(bash.leaving(around))
+
+    async def _quietly(self, code: str) -> None:
+        """Run code of our own that nobody sees."""
+        async for line in self._execute(code, {}, silent=True):
+            log.warning("%s: %s", self._name, line)
 
     async def _execute(self, code: str, env: Mapping[str, str], *, silent: bool) -> AsyncGenerator[Line]:
         """Run a cell; a silent one is not counted and shows nothing."""

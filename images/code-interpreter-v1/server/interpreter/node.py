@@ -1,8 +1,8 @@
 """The JavaScript and TypeScript kernel: Node.js with our program, over a socket of its own.
 
-What the code prints comes through pipes, which Node.js writes to at once, so all that a cell printed is there to be read
-when its end is told. It is never started before it is used: Node.js' generators cannot be seeded anew, so one that a
-template's memory held would give all its copies the same "random" bytes.
+What the code prints comes through pipes, which Node.js writes to at once, so all that a cell printed is there to be
+read when its end is told. It is never started before it is used: Node.js' generators cannot be seeded anew, so one that
+a template's memory held would give all its copies the same "random" bytes.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class NodeKernel:
             asyncio.get_running_loop().add_reader(reading, self._read_output, name)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=1024**3)
         # it ends with the process, or in `stop`
-        self._reader = asyncio.create_task(self._read(reader))  # noqa: TID251
+        self._reader = asyncio.create_task(self._read(reader))
         try:
             async with asyncio.timeout(_START_S):
                 first = await self._message()
