@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import uuid
 from collections.abc import AsyncGenerator, Mapping
@@ -54,8 +55,8 @@ class JupyterKernel:
 
     @property
     def alive(self) -> bool:
-        """Whether its process lives."""
-        return self._alive
+        """Whether its process lives; looked up, for its end may not have been noticed yet."""
+        return self._alive and not select.select([self._pidfd], [], [], 0)[0]
 
     async def start(self) -> None:
         """Start the process and wait until it takes code. Raises KernelFailed."""
