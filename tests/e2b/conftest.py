@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -13,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 SDKS = ROOT / ".cache" / "sdks"
 _TIMEOUT_S = 180
+_CODE_INTERPRETER = re.compile("e2b[_/]code.interpreter")
+"""What a program says that needs the template of E2B's code interpreter."""
 
 Runner = Callable[[Path, str], Coroutine[None, None, str]]
 
@@ -24,6 +27,11 @@ def run_program(space: Deployment) -> Runner:
         pytest.fail("The SDKs are not installed: run scripts/sdks (scripts/test does it).")
 
     async def run(program: Path, sdk: str) -> str:
+        if _CODE_INTERPRETER.search(program.read_text()):
+            status, out, err = await space.cli(
+                "template", "build", "code-interpreter-v1"
+            )  # at once where it was before
+            assert status == 0, out + err
         with tempfile.TemporaryDirectory() as home:
             process = await asyncio.create_subprocess_exec(
                 *_command(program, sdk, Path(home)),

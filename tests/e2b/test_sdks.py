@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "e2b"
 _LANGUAGES = {".py": "python", ".mjs": "js"}
 
 
@@ -24,3 +25,11 @@ def _cases() -> Iterator[tuple[Path, str]]:
 @pytest.mark.parametrize(("program", "sdk"), [pytest.param(*case, id=f"{case[0].name}-{case[1]}") for case in _cases()])
 async def test_program(run_program: Callable[[Path, str], Coroutine[None, None, str]], program: Path, sdk: str) -> None:
     await run_program(program, sdk)
+
+
+@pytest.mark.parametrize("name", ["commands_and_files.py", "plot.py"])
+async def test_quick_starts_of_e2b_run_as_they_are(
+    run_program: Callable[[Path, str], Coroutine[None, None, str]], name: str
+) -> None:
+    said = await run_program(EXAMPLES / name, "python-newest")
+    assert ("Hello, World!" if name.startswith("commands") else "plot.png is a line chart named Squares") in said

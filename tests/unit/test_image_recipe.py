@@ -7,6 +7,7 @@ import pytest
 
 from space.image import recipe, rootfs
 from space.model.errors import BuildFailed, InvalidArgument
+from space.model.template import RECIPES, how_to_get
 
 ROOT = Path(__file__).parents[2]
 NAME = "code-interpreter-v1"
@@ -18,11 +19,16 @@ def _checkout(folder: Path) -> Path:
 
 
 def test_what_there_is() -> None:
-    assert recipe.names(ROOT) == ["base", NAME]
+    assert recipe.names(ROOT) == list(RECIPES)
     assert recipe.find(ROOT, "base") is recipe.BASE
     found = recipe.find(ROOT, NAME)
     assert "python3-venv" in found.packages
     assert [venv.path for venv in found.venvs] == ["/usr/local", "/opt/code-interpreter"]
+
+
+def test_who_names_a_template_before_it_is_built_is_told_how() -> None:
+    assert how_to_get(NAME) == f"Build it with `space template build {NAME}`: it takes some minutes, once."
+    assert "space template ls" in how_to_get("mine")
 
 
 def test_a_template_is_built_by_the_recipe_of_its_name_else_by_base() -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from space.control.plane import Plane
 from space.model.errors import Conflict, InvalidArgument, NotFound
 from space.model.ids import ProjectId, is_digest, is_template_name
-from space.model.template import Template
+from space.model.template import Template, how_to_get
 from space.model.template_build import DEFAULT_TAG, read_reference
 from space.store import templates
 from space.telemetry import logger
@@ -51,8 +51,7 @@ async def find(plane: Plane, project: ProjectId, name_or_digest: str) -> Templat
     found = await find_or_none(plane, project, name_or_digest)
     if found is None:
         raise NotFound(
-            f"There is no template {name_or_digest[:80]!r}. `space template ls` shows what there is, "
-            "`space template build base` builds the base one.",
+            f"There is no template {name_or_digest[:80]!r}. {how_to_get(name_or_digest)}",
             code="template_not_found",
         )
     return found

@@ -8,7 +8,7 @@ from space.control import templates
 from space.control.plane import Plane
 from space.model.errors import NotFound
 from space.model.ids import ProjectId, is_id
-from space.model.template import Template
+from space.model.template import Template, how_to_get
 
 DEFAULT_TAG = "default"
 _UNNAMED = "snapshot-"
@@ -21,7 +21,7 @@ async def find(plane: Plane, project: ProjectId, reference: str) -> Template:
     if found is None and is_id(name):
         found = await templates.find_or_none(plane, project, _UNNAMED + name)
     if found is None:
-        raise NotFound(f"template {reference[:80]!r} not found", code="template_not_found")
+        raise NotFound(f"template {reference[:80]!r} not found. {how_to_get(name)}", code="template_not_found")
     return found
 
 

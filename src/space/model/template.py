@@ -7,6 +7,15 @@ import enum
 from space.model.ids import SandboxId, TemplateDigest
 
 DEFAULT_DISK_MIB = 10 * 1024
+RECIPES = ("base", "code-interpreter-v1")
+"""The recipes that SPACE comes with (`space.image.recipe`); `space template build NAME` builds each by its name."""
+
+
+def how_to_get(name: str) -> str:
+    """Return what to do where there is no template of a name."""
+    if name in RECIPES:
+        return f"Build it with `space template build {name}`: it takes some minutes, once."
+    return f"`space template ls` shows what there is; `space template build` builds {' and '.join(RECIPES)}."
 
 
 class TemplateKind(enum.StrEnum):

@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 _SPECS = {"python": "python3"}
 """Names of kernel specifications that are not their language's: Jupyter itself resolves `python` to its own."""
 
-_START_S = 120.0
-"""A kernel takes half a second to come up, and many times that where the CPU is emulated and others share it."""
+_START_S = 600.0
+"""A kernel takes half a second to come up, half a minute where the CPU is emulated, and many times that where others
+share it; one that is given up has to begin anew."""
 
 
 class JupyterKernel:

@@ -20,7 +20,7 @@ from interpreter import environment, lines
 from interpreter.kernel import KernelDied, KernelFailed
 from interpreter.lines import Line
 
-_START_S = 60.0
+_START_S = 300.0
 _PIECE_BYTES = 64 * 1024
 _FLAGS = ("--expose-internals", "--experimental-import-meta-resolve", "--disable-warning=ExperimentalWarning")
 

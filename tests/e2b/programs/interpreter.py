@@ -1,0 +1,136 @@
+# sdk: newest
+"""The code interpreter as its SDK uses it: results, charts, contexts, variables, errors, time limits."""
+
+import base64
+
+from e2b_code_interpreter import OutputMessage, Sandbox
+from e2b_code_interpreter.charts import BarChart, LineChart
+
+from e2b import NotFoundException, SandboxException, TimeoutException
+
+PLOT = """
+import matplotlib.pyplot as plt
+figure, (left, right) = plt.subplots(1, 2)
+left.plot([1, 2, 3], [4, 5, 6], label="rising")
+left.set_xlabel("Time (s)")
+right.bar(["a", "b"], [1, 2], label="counts")
+figure.suptitle("Both")
+plt.show()
+"""
+
+
+def main() -> None:
+    """Use two sandboxes: what one of them draws at random, the other must not."""
+    with Sandbox.create(timeout=300, envs={"GIVEN": "to the sandbox"}) as sandbox:
+        results(sandbox)
+        charts(sandbox)
+        variables(sandbox)
+        other_languages(sandbox)
+        contexts(sandbox)
+        interruption(sandbox)
+        with Sandbox.create(timeout=300) as other:
+            copies(sandbox, other)
+
+
+def results(sandbox: Sandbox) -> None:
+    """Text, output as it comes, errors, tables, packages and files in common with commands."""
+    assert sandbox.run_code("x = 20\nx + 1").text == "21"
+    assert sandbox.run_code("x").text == "20", "a kernel keeps its variables"
+    told: list[OutputMessage] = []
+    execution = sandbox.run_code("print('hello'); 'the end'", on_stdout=told.append)
+    assert execution.logs.stdout == ["hello\n"]
+    assert [message.line for message in told] == ["hello\n"]
+    assert execution.text == "the end"
+    assert execution.execution_count == 3
+    failed = sandbox.run_code("{}['key']").error
+    assert failed is not None
+    assert (failed.name, failed.value) == ("KeyError", "'key'")
+    assert "KeyError" in failed.traceback
+    table = sandbox.run_code("import pandas as pd\npd.DataFrame({'a': [1, 2]})").results[0]
+    assert table.data == {"a": [1, 2]}
+    assert table.html is not None
+    sandbox.files.write("/home/user/data.txt", "from outside")
+    assert sandbox.run_code("open('data.txt').read()").text == "from outside"
+    assert sandbox.commands.run("python3 -c 'import pandas, sys; print(sys.prefix)'").stdout == "/usr/local\n"
+    assert sandbox.run_code("import getpass; getpass.getuser()").text == "user"
+    assert sandbox.run_code("import asyncio\nawait asyncio.sleep(0.01)\n'awaited'").text == "awaited"
+
+
+def charts(sandbox: Sandbox) -> None:
+    """A figure comes as a picture and as data."""
+    (shown,) = sandbox.run_code(PLOT).results
+    assert shown.png is not None
+    assert base64.b64decode(shown.png).startswith(b"\x89PNG")
+    assert shown.chart is not None
+    assert shown.chart.title == "Both"
+    left, right = shown.chart.elements
+    assert isinstance(left, LineChart)
+    assert (left.x_label, left.x_unit) == ("Time (s)", "s")
+    assert left.elements[0].points == [(1.0, 4.0), (2.0, 5.0), (3.0, 6.0)]
+    assert isinstance(right, BarChart)
+    assert [(bar.label, bar.group, bar.value) for bar in right.elements] == [("a", "counts", 1), ("b", "counts", 2)]
+
+
+def variables(sandbox: Sandbox) -> None:
+    """Those of the sandbox are there for good, those of a run for its time."""
+    assert sandbox.run_code("import os; os.environ['GIVEN']").text == "to the sandbox"
+    assert sandbox.run_code("os.environ['GIVEN']", envs={"GIVEN": "for a run"}).text == "for a run"
+    assert sandbox.run_code("os.environ['GIVEN']").text == "to the sandbox"
+
+
+def other_languages(sandbox: Sandbox) -> None:
+    """JavaScript, TypeScript and bash."""
+    execution = sandbox.run_code("console.log(process.env.GIVEN); await Promise.resolve([1, 2])", language="javascript")
+    assert execution.logs.stdout == ["to the sandbox\n"]
+    assert execution.text == "[ 1, 2 ]"
+    assert sandbox.run_code("const n: number = 41; n + 1", language="typescript").text == "42"
+    assert sandbox.run_code("echo $GIVEN", language="bash").logs.stdout == ["to the sandbox\n"]
+    try:
+        sandbox.run_code("x", language="fortran")
+    except SandboxException as refused:
+        assert "not installed" in str(refused)
+    else:
+        raise AssertionError("a language that is not there")
+
+
+def contexts(sandbox: Sandbox) -> None:
+    """Each has variables and a folder of its own."""
+    context = sandbox.create_code_context(cwd="/tmp")
+    assert (context.language, context.cwd) == ("python", "/tmp")
+    assert sandbox.run_code("import os\ny = 1\nos.getcwd()", context=context).text == "/tmp"
+    assert sandbox.run_code("y").error is not None
+    assert context.id in [one.id for one in sandbox.list_code_contexts()]
+    sandbox.restart_code_context(context)
+    assert sandbox.run_code("y", context=context).error is not None
+    sandbox.remove_code_context(context)
+    try:
+        sandbox.run_code("1", context=context)
+    except NotFoundException:
+        pass
+    else:
+        raise AssertionError("a context that was removed")
+
+
+def interruption(sandbox: Sandbox) -> None:
+    """A run over its time is interrupted; the kernel goes on with what it had."""
+    try:
+        sandbox.run_code("kept = 5\nwhile True: pass", timeout=3)
+    except TimeoutException:
+        pass
+    else:
+        raise AssertionError("a run without an end")
+    assert sandbox.run_code("kept + 1").text == "6"
+
+
+def copies(sandbox: Sandbox, other: Sandbox) -> None:
+    """Kernels that come from one template have neither random numbers nor variables in common."""
+    draw = "import random, numpy, uuid\n[random.random(), numpy.random.rand(), str(uuid.uuid4())]"
+    ours, theirs = sandbox.run_code(draw).text, other.run_code(draw).text
+    assert ours is not None
+    assert theirs is not None
+    assert not set(ours.split(", ")) & set(theirs.split(", ")), (ours, theirs)
+    assert other.run_code("import os; os.environ.get('GIVEN', 'none')").text == "none"
+
+
+if __name__ == "__main__":
+    main()
