@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 from space.host import files
-from space.host.command import CommandError
+from space.host.command import CommandError, run
 from space.host.room import check_room
 from space.image import agent, catalog, ext4, initramfs, kernel, recipe, rootfs
 from space.image.recipe import Recipe
@@ -33,6 +33,7 @@ log = logger()
 _FORMAT = 1
 """Raised when the way an image is made changes, so that old templates are not taken for new ones."""
 
+_SYNC_TIMEOUT_S = 300
 _SILENCE_S = 2.0
 """After this long without a line the build says that it is still at work."""
 
@@ -194,6 +195,8 @@ async def _build(
     fresh = work / "template"
     files.make_dir(fresh, mode=0o711)  # a VMM passes through to the kernel; the root filesystem is 0600
     with journal.step("image"):
+        # what the step before deleted is free only after that
+        await run("btrfs", "filesystem", "sync", str(layout.disk_area), timeout_s=_SYNC_TIMEOUT_S)
         check_room(layout.disk_area, how.room_mib * 1024**2, "The image")
         image = fresh / catalog.ROOTFS
         seed = uuid.UUID(bytes=bytes.fromhex(hexdigest)[:16], version=4)

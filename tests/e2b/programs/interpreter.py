@@ -2,6 +2,7 @@
 """The code interpreter as its SDK uses it: results, charts, contexts, variables, errors, time limits."""
 
 import base64
+import time
 
 from e2b_code_interpreter import OutputMessage, Sandbox
 from e2b_code_interpreter.charts import BarChart, LineChart
@@ -18,6 +19,16 @@ figure.suptitle("Both")
 plt.show()
 """
 
+DRAWING = """
+import random, threading, time
+def draw():
+    with open("/home/user/drawn.txt", "w") as file:
+        while True:
+            print(random.random(), file=file, flush=True)
+            time.sleep(0.1)
+threading.Thread(target=draw, daemon=True).start()
+"""
+
 
 def main() -> None:
     """Use two sandboxes: what one of them draws at random, the other must not."""
@@ -30,6 +41,7 @@ def main() -> None:
         interruption(sandbox)
         with Sandbox.create(timeout=300) as other:
             copies(sandbox, other)
+        forks(sandbox)
 
 
 def results(sandbox: Sandbox) -> None:
@@ -130,6 +142,31 @@ def copies(sandbox: Sandbox, other: Sandbox) -> None:
     assert theirs is not None
     assert not set(ours.split(", ")) & set(theirs.split(", ")), (ours, theirs)
     assert other.run_code("import os; os.environ.get('GIVEN', 'none')").text == "none"
+
+
+def forks(sandbox: Sandbox) -> None:
+    """What a run in the middle of a fork draws from then on differs: no cell begins after it."""
+    sandbox.run_code(DRAWING)
+    (fork,) = sandbox.fork(timeout=120)
+    assert isinstance(fork, Sandbox), fork
+    with fork:
+        begun = len(drawn(sandbox))
+        ours, theirs = (drawn_beyond(one, begun + 5) for one in (sandbox, fork))
+        both = min(len(ours), len(theirs)) - 1
+        assert ours[both] != theirs[both], (ours[-5:], theirs[-5:])
+
+
+def drawn(sandbox: Sandbox) -> list[str]:
+    """Return the numbers that a sandbox has drawn so far."""
+    return str(sandbox.files.read("/home/user/drawn.txt")).split()
+
+
+def drawn_beyond(sandbox: Sandbox, count: int) -> list[str]:
+    """Wait until it has drawn so many."""
+    deadline = time.monotonic() + 60
+    while len(found := drawn(sandbox)) < count:
+        assert time.monotonic() < deadline, found
+    return found
 
 
 if __name__ == "__main__":
