@@ -32,7 +32,10 @@ from space.worker.records import VmRecord
 log = logger()
 _AGENT_S = 30.0
 READY_S = 900.0
-"""How long a template's own check (`/etc/space/hooks/ready`) may take to succeed."""
+"""How long a template's own check (`/etc/space/hooks/ready`) may take to succeed, unless its build says otherwise.
+
+The code interpreter has a kernel import what it needs first: seconds, but minutes where the CPU is emulated and shared.
+"""
 _WARM_UPS = 2
 
 
