@@ -63,7 +63,7 @@ def results(sandbox: Sandbox) -> None:
     assert table.html is not None
     sandbox.files.write("/home/user/data.txt", "from outside")
     assert sandbox.run_code("open('data.txt').read()").text == "from outside"
-    assert sandbox.commands.run("python3 -c 'import pandas, sys; print(sys.prefix)'").stdout == "/usr/local\n"
+    assert sandbox.commands.run("python3 -c 'import sys; print(sys.prefix)'").stdout == "/usr/local\n"
     assert sandbox.run_code("import getpass; getpass.getuser()").text == "user"
     assert sandbox.run_code("import asyncio\nawait asyncio.sleep(0.01)\n'awaited'").text == "awaited"
 
