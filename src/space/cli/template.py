@@ -26,9 +26,7 @@ _BUILD_SILENCE_S = 900.0
 
 @app.command("build")
 def build(
-    name: Annotated[
-        str, typer.Argument(help="A recipe: base or code-interpreter-v1; with -f any name, or name:tag.")
-    ],
+    name: Annotated[str, typer.Argument(help="A recipe: base or code-interpreter-v1; with -f any name, or name:tag.")],
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help=_FILE)] = None,
     folder: Annotated[Path | None, typer.Option("--context", metavar="DIR", help=_CONTEXT)] = None,
     tag: Annotated[list[str] | None, typer.Option(help="With -f: another tag; can be repeated.")] = None,
