@@ -68,7 +68,7 @@ class Visits:
             raise Refusal(429, "", "Too many requests with a wrong signature.", retry_after_s=1)
         ident = await self._access.signer(lambda tokens: signatures.find(signed, tokens))
         row = None if ident is None else await self._access.current(ident)
-        if row is None:
+        if row is None or row.spec.desired is Desired.DELETED:  # the list of tokens may be a moment old
             self._wrong.wrong(asked.client)
             raise Refusal(401, "", "invalid signature")
         if not signed.expired(time.time()):
