@@ -84,7 +84,7 @@ class BareVm:
         try:
             body = json.dumps({"args": ["echo", "hi"]})
             writer.write(
-                f"POST /commands HTTP/1.1\r\nhost: agent\r\nx-access-token: {self.token}\r\nconnection: close\r\n"
+                f"POST /v1/commands HTTP/1.1\r\nhost: agent\r\nx-access-token: {self.token}\r\nconnection: close\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
             )
             async for line in reader:
