@@ -10,12 +10,14 @@ import dataclasses
 import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
 
 import httpx2
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from tests.support import node_world
+from tests.support.authority import Authority
 from tests.support.node_world import PREVIEW_PORT, Guest
 
 from space.host import command, netns
@@ -336,6 +338,26 @@ async def test_a_server_that_is_just_starting_is_waited_for(world: World) -> Non
         group.create_task(world.one.python(source))
         response = await world.edge.head("/", headers={"host": world.name(4001)})
         assert response.status_code == 200
+
+
+async def test_a_server_that_speaks_tls_itself(world: World, tmp_path: Path) -> None:
+    world.port(4002, space_tls="1")
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    for file, content in zip((certificate, key), Authority().issue(["other.test"], days=-1), strict=True):
+        file.write_text(content)  # one that nobody trusts, and too old
+    source = (
+        "import http.server, ssl\n"
+        "s = http.server.HTTPServer(('0.0.0.0', 4002), http.server.SimpleHTTPRequestHandler)\n"
+        "c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\n"
+        f"c.load_cert_chain({str(certificate)!r}, {str(key)!r})\n"
+        "s.socket = c.wrap_socket(s.socket, server_side=True)\n"
+        "s.timeout = 30\ns.handle_request()\n"
+    )
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.one.python(source))
+        response = await world.edge.head("/", headers={"host": world.name(4002)})
+        assert response.status_code == 200, response.text
+    assert "x-space-tls" not in response.headers
 
 
 async def test_a_server_that_speaks_something_else(world: World) -> None:

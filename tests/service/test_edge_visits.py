@@ -109,6 +109,12 @@ async def test_the_host_that_its_owner_wants(world: Api) -> None:
     assert "host" not in await verdict(world, host=f"49983-{made.id}.x"), "the agent's is no server of the user's"
 
 
+async def test_ports_whose_servers_speak_tls(world: Api) -> None:
+    made = await insert(world, e2b={"network": {"httpsPorts": [8443]}})
+    assert (await verdict(world, host=f"8443-{made.id}.x"))["tls"] == "1"
+    assert "tls" not in await verdict(world, host=f"8000-{made.id}.x")
+
+
 @pytest.mark.parametrize("ident", ["nothing", "../x", "a" * 20, "A" * 20, "", "\xe4" * 20])
 async def test_what_is_no_sandbox_is_not_found(world: Api, ident: str) -> None:
     async with world.anonymous() as http:

@@ -8,12 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from space.e2b.models import Network, NetworkUpdate
-from space.e2b.network import ALL_TRAFFIC, checked_mask, egress_policy, said, said_anew
+from space.e2b.network import (
+    ALL_TRAFFIC,
+    check_https_ports,
+    checked_mask,
+    egress_policy,
+    https_ports,
+    said,
+    said_anew,
+)
 from space.model.errors import InvalidArgument
 from space.model.policy import Policy, Protocol, Request, decide, matching
 from space.model.policy_addresses import EVERYWHERE, holds
 from space.model.policy_document import parse
 from space.model.policy_reach import may_dial, may_resolve
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
 
 TOKEN = {"api.test": [{"transform": {"headers": {"X-Team": "blue", "Authorization": "Bearer ${e2b.secrets.my-key}"}}}]}
 PLAIN = {"api.test": [{"transform": {"headers": {"X-Team": "blue"}}}]}
@@ -67,12 +76,11 @@ def test_addresses_that_are_denied() -> None:
 
 
 def test_only_what_is_allowed() -> None:
-    found = policy(denyOut=[ALL_TRAFFIC], allowOut=["1.1.1.1", "example.test", "*.wild.test"], httpsPorts=[8443])
+    found = policy(denyOut=[ALL_TRAFFIC], allowOut=["1.1.1.1", "example.test", "*.wild.test"])
     assert lets(found, "1.1.1.1", "tcp", 22)
     assert not lets(found, "8.8.8.8", "tcp", 443)
     for host in ("example.test", "a.wild.test"):
         assert lets(found, host)
-        assert lets(found, host, "https", 8443)
         assert lets(found, host, "http", 80)
         assert not lets(found, host, "tcp", 22)
     for host in ("wild.test", "other.test"):
@@ -115,7 +123,6 @@ def test_a_host_with_a_secret_is_reached_by_https_alone(more: dict[str, object])
         ({"allowOut": ["not a name"], "denyOut": [ALL_TRAFFIC]}, "no host name"),
         ({"egressProxy": {"address": "proxy:1080"}}, "egressProxy is not offered"),
         ({"dnsServers": ["1.1.1.1"]}, "dnsServers is not offered"),
-        ({"httpsPorts": [80]}, "httpsPorts"),
         ({"rules": {f"h{n}.test": [] for n in range(11)}}, "at most 10 hosts"),
         ({"rules": {"api.test": [{}, {}]}}, "at most one transform"),
         ({"rules": {"api.test": [{"transform": {"headers": {"x": "y" * 2049}}}]}}, "2048"),
@@ -173,3 +180,14 @@ def test_a_mask_is_a_host(mask: str, good: bool) -> None:
     else:
         with pytest.raises(InvalidArgument, match="mask request host"):
             checked_mask(network)
+
+
+def test_https_ports_are_servers_in_the_sandbox_and_outlive_an_update() -> None:
+    network = Network.model_validate({"httpsPorts": [8443], "allowOut": ["1.1.1.1"]})
+    check_https_ports(network)
+    update = NetworkUpdate.model_validate({"denyOut": ["8.8.8.8"], "httpsPorts": [1]})
+    assert list(https_ports(said_anew(said(network, None), update))) == [8443]
+    assert list(https_ports(None)) == []
+    for port in (0, 65536, AGENT_PORT, AGENT_INTERNAL_PORT):
+        with pytest.raises(InvalidArgument, match="httpsPorts"):
+            check_https_ports(Network.model_validate({"httpsPorts": [port]}))

@@ -75,7 +75,8 @@ def test_ingress_dials_only_slots_and_never_the_internal_port() -> None:
         assert condition["path"] == [{"key": "dst"}]
         cluster = str(route["route"]["cluster"])  # type: ignore[index] # likewise
         patterns[cluster] = re.compile(condition["value"]["string_match"]["safe_regex"]["regex"])
-    assert set(patterns) == {"guest", "envd", "port"}
+    assert set(patterns) == {"guest", "envd", "port", "port-tls"}
+    assert patterns["port-tls"] == patterns["port"]
     for port in range(70000):
         dial = f"100.64.0.3:{port}"
         user = 1 <= port <= 65535 and port not in (49982, 49983)

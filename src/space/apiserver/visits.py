@@ -20,6 +20,7 @@ from space.control.lifecycle import wakes
 from space.control.traffic import is_traffic_token
 from space.e2b import addressing, signatures
 from space.e2b.addressing import Target
+from space.e2b.network import https_ports
 from space.e2b.signatures import Signed
 from space.model.errors import Conflict, NotFound, SandboxFailed, SpaceError, Unauthorized
 from space.model.ids import SandboxId, is_api_key, is_id
@@ -117,6 +118,8 @@ class Visits:
         host = self._host(row, target)
         if host is not None:
             verdict[edge.HOST] = host
+        if target.port in https_ports(row.spec.e2b):
+            verdict[edge.TLS] = "1"
         remove = [] if target.own_name else ["cookie"]  # those of other sandboxes, where all have one name
         if target.port != AGENT_PORT:
             remove += asked.secrets()

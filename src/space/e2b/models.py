@@ -38,7 +38,6 @@ class Egress(Body):
     deny_out: list[str] = pydantic.Field(default=[], alias="denyOut", max_length=256)
     dns_servers: list[str] = pydantic.Field(default=[], alias="dnsServers")
     egress_proxy: dict[str, object] | None = pydantic.Field(default=None, alias="egressProxy")
-    https_ports: list[int] = pydantic.Field(default=[], alias="httpsPorts", max_length=16)
     rules: dict[str, list[Rule]] = pydantic.Field(default={})
 
 
@@ -47,6 +46,7 @@ class Network(Egress):
 
     allow_public_traffic: bool = pydantic.Field(default=True, alias="allowPublicTraffic")
     mask_request_host: str | None = pydantic.Field(default=None, alias="maskRequestHost")
+    https_ports: list[int] = pydantic.Field(default=[], alias="httpsPorts", max_length=16)
 
 
 class NetworkUpdate(Egress):

@@ -5,7 +5,7 @@
     denyOut: addresses                        denied, but for what allowOut has of them
     denyOut: 0.0.0.0/0, or no internet        nothing but what allowOut has
     allowOut: addresses                       reached by address, as raw TCP at any port
-    allowOut: names (only with the former)    https at 443 and httpsPorts, http at 80, with websockets
+    allowOut: names (only with the former)    https at 443, http at 80, with websockets
     rules: header transforms                  headers of the name's rule; alone they let nothing out
 
 What leaves is TCP over IPv4. By name, ports 80 and 443 are http and https, which the gateway judges and can add headers
@@ -21,7 +21,8 @@ from space.e2b.models import Egress, Network, NetworkUpdate, Rule
 from space.model.errors import InvalidArgument, SpaceError
 from space.model.policy_addresses import NEVER, PRIVATE
 from space.model.policy_names import HostPattern, host_pattern
-from space.model.policy_ports import ALL_PORTS, PortRange, merged, minus
+from space.model.policy_ports import ALL_PORTS, PortRange, minus
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
 
 ALL_TRAFFIC = "0.0.0.0/0"
 MAX_HOSTS, MAX_HEADERS, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_SECRETS = 10, 20, 64, 2048, 32
@@ -34,6 +35,7 @@ _DOMAINS_NEED_DENY = (
 _MASK = re.compile(r"(?=.{1,255}$)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
 _SECRET = re.compile(r"\$\{e2b\.secrets\.([^{}]*)\}")
 _OUTSIDE = (*NEVER, *PRIVATE)
+_HTTP, _HTTPS = PortRange(80, 80), PortRange(443, 443)
 Json = dict[str, object]
 Headers = Mapping[str, str]
 
@@ -55,9 +57,8 @@ def egress_policy(network: Egress | None, allow_internet_access: bool | None) ->
                 f"allowOut: {one} is private or reserved, and never reached this way. A policy of SPACE's own API can "
                 "open a private network: PUT /v1/sandboxes/{id}/policy."
             )
-    tls = tuple(merged([PortRange(port, port) for port in (443, *wish.https_ports)]))
     headers = {_name(host): _headers(host, given) for host, given in wish.rules.items()}
-    rules = _shut_rules(allowed, names, headers, tls) if shut else _open_rules(denied, _public(allowed), headers, tls)
+    rules = _shut_rules(allowed, names, headers) if shut else _open_rules(denied, _public(allowed), headers)
     document: Json = {"default": "deny" if shut else "allow", "rules": rules}
     if any("${secrets." in value for of_host in headers.values() for value in of_host.values()):
         document["bind_while_open"] = True
@@ -75,8 +76,6 @@ def _check_offered(wish: Egress) -> None:
             "dnsServers is not offered here: names are answered by the gateway, which asks the name servers of SPACE's "
             "host (SPACE_RESOLVERS). Leave it out."
         )
-    if any(port not in ALL_PORTS or port == 80 for port in wish.https_ports):
-        raise InvalidArgument("httpsPorts: 1 to 65535, and not 80.")
     if len(wish.rules) > MAX_HOSTS:
         raise InvalidArgument(f"rules: at most {MAX_HOSTS} hosts.")
 
@@ -146,12 +145,11 @@ def _open_rules(
     denied: Sequence[IPv4Network],
     allowed: Sequence[IPv4Network],
     headers: Mapping[HostPattern, Headers],
-    tls: Sequence[PortRange],
 ) -> list[Json]:
     rules: list[Json] = [{"action": "deny", "cidr": str(one)} for one in _public(_without(_public(denied), allowed))]
     for host, of_host in headers.items():
-        rules += _host_rules(host, of_host, tls)
-    raw = minus((ALL_PORTS,), [PortRange(80, 80), *tls])
+        rules += _host_rules(host, of_host)
+    raw = minus((ALL_PORTS,), [_HTTP, _HTTPS])
     rules.append({"action": "allow", "host": "*", "protocol": "tcp", "ports": _ports(raw)})
     rules.append({"action": "allow", "cidr": ALL_TRAFFIC, "protocol": "tcp", "ports": _ports([ALL_PORTS])})
     return rules
@@ -161,15 +159,14 @@ def _shut_rules(
     allowed: Sequence[IPv4Network],
     names: Sequence[HostPattern],
     headers: Mapping[HostPattern, Headers],
-    tls: Sequence[PortRange],
 ) -> list[Json]:
     rules: list[Json] = []
     for host, of_host in headers.items():
         if any(name.covers(host) for name in names):
-            rules += _host_rules(host, of_host, tls)
+            rules += _host_rules(host, of_host)
     for name in names:
         if name not in headers:
-            rules += _host_rules(name, {}, tls)
+            rules += _host_rules(name, {})
     targets = [ALL_TRAFFIC] if IPv4Network(ALL_TRAFFIC) in allowed else map(str, _public(allowed))
     rules += [
         {"action": "allow", "cidr": target, "protocol": "tcp", "ports": _ports([ALL_PORTS])} for target in targets
@@ -177,15 +174,15 @@ def _shut_rules(
     return rules
 
 
-def _host_rules(host: HostPattern, headers: Headers, tls: Sequence[PortRange]) -> list[Json]:
+def _host_rules(host: HostPattern, headers: Headers) -> list[Json]:
     """Return the rules that let requests to a host out, with these headers; by https alone where one has a secret."""
     rule: Json = {"action": "allow", "host": str(host), "websocket": True}
     if headers:
         rule["headers"] = dict(headers)
-    https = rule | {"protocol": "https", "ports": _ports(tls)}
+    https = rule | {"protocol": "https", "ports": _ports([_HTTPS])}
     if any("${secrets." in value for value in headers.values()):
         return [https, {"action": "deny", "host": str(host)}]
-    return [https, rule | {"protocol": "http", "ports": _ports([PortRange(80, 80)])}]
+    return [https, rule | {"protocol": "http", "ports": _ports([_HTTP])}]
 
 
 def _ports(ports: Sequence[PortRange]) -> list[str]:
@@ -198,6 +195,20 @@ def checked_mask(network: Network | None) -> str | None:
     if mask is not None and _MASK.fullmatch(mask.replace("${PORT}", "0")) is None:
         raise InvalidArgument(f"mask request host is not valid: {mask[:80]}")
     return mask
+
+
+def check_https_ports(network: Network | None) -> None:
+    """Raise InvalidArgument for what is no port of a server in the sandbox."""
+    for port in [] if network is None else network.https_ports:
+        if port not in ALL_PORTS or port in (AGENT_PORT, AGENT_INTERNAL_PORT):
+            raise InvalidArgument(f"httpsPorts: {port} is no port of a server of yours, 1 to 65535.")
+
+
+def https_ports(said_before: Mapping[str, object] | None) -> Sequence[int]:
+    """Return the ports whose servers speak TLS themselves, from what a client said."""
+    network = (said_before or {}).get("network")
+    ports = network.get("httpsPorts") if isinstance(network, dict) else None
+    return [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
 
 
 def said(network: Network | None, allow_internet_access: bool | None) -> Json:
@@ -214,7 +225,7 @@ def said_anew(before: Mapping[str, object], update: NetworkUpdate) -> Json:
     kept = {
         name: value
         for name, value in (former.items() if isinstance(former, dict) else ())
-        if name in ("allowPublicTraffic", "maskRequestHost")
+        if name in ("allowPublicTraffic", "maskRequestHost", "httpsPorts")
     }
     now = update.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
     internet = now.pop("allow_internet_access", None)

@@ -9,7 +9,7 @@ from space.control import egress, sandboxes
 from space.control.plane import Plane
 from space.e2b import answers, references
 from space.e2b.models import NetworkUpdate, NewSandbox
-from space.e2b.network import checked_mask, egress_policy, said, said_anew
+from space.e2b.network import check_https_ports, checked_mask, egress_policy, said, said_anew
 from space.e2b.request import project_of, read_json, sandbox_id
 from space.model.errors import InvalidArgument
 from space.model.operation import IdempotencyKey, idempotency_key
@@ -73,6 +73,7 @@ def _wish(body: NewSandbox, template: str, default_timeout_s: int) -> sandboxes.
         raise InvalidArgument("iam: identity tokens are not offered here; use a secret in network.rules.")
     if body.volume_mounts:
         raise InvalidArgument("volumeMounts: volumes are not offered here; keep data in the sandbox, and pause it.")
+    check_https_ports(body.network)
     return sandboxes.Wish(
         template=template,
         vcpus=None,

@@ -32,7 +32,7 @@ _PORT = (
 )
 """Any port but the agent's two."""
 
-_OURS = (edge.SANDBOX, edge.PORT, edge.HOST, edge.TO, edge.ORIGIN, "x-forwarded-for")
+_OURS = (edge.SANDBOX, edge.PORT, edge.HOST, edge.TLS, edge.TO, edge.ORIGIN, "x-forwarded-for")
 """What no guest sees."""
 
 _NOT_FOR_AGENTS = (*_OURS, *parts.STEERING, "x-forwarded-proto", "x-forwarded-host", "x-api-key")
@@ -64,10 +64,14 @@ def _route(cluster: str, ports: str, *headers: Node, **action: object) -> Node:
 
 _NAMED: Node = {"name": edge.PORT, "present_match": True}
 _UNNAMED: Node = {"name": edge.PORT, "present_match": False}
+_TLS: Node = {"name": edge.TLS, "present_match": True}
 _UPGRADE: Node = {"name": "upgrade", "present_match": True}
 
 _ROUTES: tuple[Node, ...] = (
-    _route("port", _PORT, _NAMED, retry_policy=_AWAKENING) | {"request_headers_to_remove": list(_OURS)},
+    *(
+        _route(cluster, _PORT, _NAMED, *speaks, retry_policy=_AWAKENING) | {"request_headers_to_remove": list(_OURS)}
+        for cluster, speaks in (("port-tls", (_TLS,)), ("port", ()))
+    ),
     # whether an upgrade may happen is decided by the route of before the decision, so the manager allows it, and what
     # is no user's server gets none
     {"match": {"prefix": "/", "headers": [_UPGRADE]}, "direct_response": {"status": 400}},
@@ -80,7 +84,7 @@ _NOBODY_LISTENS = "response.code_details.contains('delayed_connect_error:_Connec
 _TOO_MANY = "response.code_details.contains('delayed_connect_error:_No_route_to_host')"
 """What packet rules say when there are too many connections (net/nft.py)."""
 
-_NATIVE, _E2B = "xds.cluster_name == 'guest'", "xds.cluster_name in ['envd', 'port']"
+_NATIVE, _E2B = "xds.cluster_name == 'guest'", "xds.cluster_name in ['envd', 'port', 'port-tls']"
 
 _ANSWERS = (
     *parts.refusal(
@@ -105,6 +109,13 @@ _ANSWERS = (
         "The gateway of this host does not answer; it may be restarting. Try again.", 1,
     ),
 )  # fmt: skip
+
+
+_TLS_UNVERIFIED = parts.extension(
+    "envoy.transport_sockets.tls",
+    "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+    common_tls_context={"alpn_protocols": ["http/1.1"]},
+)
 
 
 def user(layout: Layout) -> User:
@@ -142,7 +153,12 @@ def config(layout: Layout) -> str:
     )
     address: Node = {"pipe": {"path": str(layout.ingress_sock), "mode": _SOCKET_MODE}}
     # the agent keeps an idle connection for longer, so that none is closed under a request
-    guests = [_guest("guest", 30), _guest("envd", 30), _guest("port", _IDLE_S, max_retries=65536)]
+    port = {"idle_s": _IDLE_S, "max_retries": 65536}
+    guests = [
+        _guest("guest", 30), _guest("envd", 30), _guest("port", **port),
+        # whoever it is, it is who the slot leads to: there is nobody whose certificate could be wrong
+        _guest("port-tls", **port, transport_socket=_TLS_UNVERIFIED),
+    ]  # fmt: skip
     gateway = parts.pipe_cluster(
         "authz",
         layout.authz_sock,
@@ -151,11 +167,12 @@ def config(layout: Layout) -> str:
     return parts.document([parts.listener("ingress", address, {"filters": [manager]})], [*guests, gateway], _HEAP_MIB)
 
 
-def _guest(name: str, idle_s: int, max_retries: int = 0) -> Node:
+def _guest(name: str, idle_s: int, max_retries: int = 0, **fields: object) -> Node:
     """Return the way into slots, with connections of its own that are kept for `idle_s`."""
     return parts.cluster(
         name,
         max_retries=max_retries,
+        **fields,
         type="ORIGINAL_DST",
         lb_policy="CLUSTER_PROVIDED",
         connect_timeout="1s",

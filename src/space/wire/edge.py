@@ -18,6 +18,9 @@ PORT = "x-space-port"
 HOST = "x-space-host"
 """The Host that the guest sees; absent where it sees the client's."""
 
+TLS = "x-space-tls"
+"""`1` where the guest's server at that port speaks TLS itself."""
+
 ORIGIN = "x-space-origin"
 """Whose origin the answer belongs to in a browser, and so what of a guest's headers may reach a client."""
 OWN = "own"
@@ -31,7 +34,7 @@ ACCESS_TOKEN = "x-access-token"  # noqa: S105 - a header's name
 REMOVE = "x-envoy-auth-headers-to-remove"
 """Headers of the client's that the guest must not see, by commas. Envoy takes them out."""
 
-VERDICT = (TO, SANDBOX, PORT, HOST, ORIGIN, ACCESS_TOKEN)
+VERDICT = (TO, SANDBOX, PORT, HOST, TLS, ORIGIN, ACCESS_TOKEN)
 """What the edge takes over from an answer."""
 
 ASKED = (
