@@ -86,6 +86,16 @@ async def test_a_figure_is_a_picture_and_data(server: Interpreter) -> None:
                 }
             ],
         ),
+        (
+            "plt.boxplot([[1, 2, 3]])\nplt.boxplot([[2, 3, 4]], patch_artist=True)",
+            "box_and_whisker",
+            [
+                {
+                    "label": "1", "min": 2.0, "first_quartile": 2.5, "median": 3.0, "third_quartile": 3.5, "max": 4.0,
+                    "outliers": [],
+                }
+            ],
+        ),
         ("plt.gca().add_patch(plt.Circle((0, 0), 1))", "unknown", []),
         (
             "import datetime\nplt.plot([datetime.date(2024, 2, 29)], [1])",
@@ -99,6 +109,14 @@ async def test_charts(server: Interpreter, draw: str, kind: str, elements: list[
     chart = next(line for line in lines if line["type"] == "result")["chart"]
     assert (chart["type"], chart["title"]) == (kind, "T")
     assert chart["elements"] == elements
+
+
+async def test_a_picture_that_is_saved_is_shown(server: Interpreter) -> None:
+    code = "from PIL import Image\nimage = Image.new('RGB', (2, 2))\nimport io\nimage.save(io.BytesIO(), 'png')\n"
+    lines = await server.run(f"{code}image.save({str(server.home / 'a.png')!r})")
+    (shown,) = [line for line in lines if line["type"] == "result"]
+    assert base64.b64decode(shown["png"]).startswith(b"\x89PNG")
+    assert (server.home / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 async def test_several_charts_in_a_figure(server: Interpreter) -> None:
@@ -167,8 +185,7 @@ async def test_kernels_have_none_of_the_servers_variables(server: Interpreter) -
 
 
 async def test_contexts_are_apart_and_begin_where_asked(server: Interpreter) -> None:
-    folder = server.home / "elsewhere"
-    folder.mkdir()
+    folder = server.home / "elsewhere"  # which is made
     made = (await server.http.post("/contexts", json={"cwd": str(folder)})).json()
     assert (made["language"], made["cwd"]) == ("python", str(folder))
     await server.run("x = 1", context_id=made["id"])
@@ -194,7 +211,7 @@ async def test_contexts_are_apart_and_begin_where_asked(server: Interpreter) -> 
         ("/execute", {"code": 1}, "code is not a string"),
         ("/execute", {"code": "1", "env_vars": {"A=B": "1"}}, "cannot be a variable"),
         ("/execute", {"code": "1", "env_vars": {"A": 1}}, "object of strings"),
-        ("/contexts", {"cwd": "/nonexistent"}, "is not a directory"),
+        ("/contexts", {"cwd": "/proc/nonexistent"}, "is not a directory"),
         ("/contexts", {"language": "cobol"}, "is not installed"),
         ("/contexts", ["python"], "not a JSON object"),
     ],

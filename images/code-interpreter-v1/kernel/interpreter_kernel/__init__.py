@@ -1,4 +1,4 @@
-"""What a Python kernel does beyond ipykernel: charts and tables as data, one run's variables, and waking up as a copy.
+"""What a Python kernel does beyond ipykernel: charts, tables, saved pictures, a run's variables, and waking as a copy.
 
 Loaded as an IPython extension. It lives in the user's own Python and imports nothing that the user has not imported
 already: matplotlib and pandas are only looked at when one of their objects is shown.
@@ -6,7 +6,7 @@ already: matplotlib and pandas are only looked at when one of their objects is s
 
 from typing import Any
 
-from interpreter_kernel import copies, shown, variables
+from interpreter_kernel import copies, pictures, shown, variables
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -14,3 +14,4 @@ def load_ipython_extension(shell: Any) -> None:
     copies.watch(shell)
     variables.watch(shell)
     shown.register(shell.display_formatter)
+    pictures.watch()

@@ -208,7 +208,8 @@ def _boxes(axes: Any) -> list[dict[str, Any]]:
     """Return the boxes of a box plot, found by their whiskers: each a line from a box's edge outwards.
 
     The order is matplotlib's (Axes.bxp): for each box the box, whiskers, caps, median, fliers. A box drawn as a patch
-    is among the patches, and what remains among the lines has one fewer in each turn.
+    is among the patches, and what remains among the lines has one fewer in each turn. Of boxes at one place the last
+    is told, which hides the others.
     """
     if not axes.lines or any(_label(line) for line in axes.lines):
         return []
@@ -221,23 +222,21 @@ def _boxes(axes: Any) -> list[dict[str, Any]]:
     axis = axes.xaxis if upright else axes.yaxis
     names = _tick_names(axis)
     across, along = (0, 1) if upright else (1, 0)
-    told = []
+    told: dict[float, dict[str, Any]] = {}
     for number, (box, whiskers, median, fliers) in enumerate(boxes, 1):
         middle = sum(_data(whiskers[0])[across]) / 2
         ends = [end for whisker in whiskers for end in _data(whisker)[along]]
         edges = _edges(box)[along]
-        told.append(
-            {
-                "label": names.get(_nearest(names, middle), str(number)),
-                "min": min(ends),
-                "first_quartile": min(edges),
-                "median": _data(median)[along][0],
-                "third_quartile": max(edges),
-                "max": max(ends),
-                "outliers": sorted(_data(fliers)[along]) if fliers is not None else [],
-            }
-        )
-    return told
+        told[middle] = {
+            "label": names.get(_nearest(names, middle), str(number)),
+            "min": min(ends),
+            "first_quartile": min(edges),
+            "median": _data(median)[along][0],
+            "third_quartile": max(edges),
+            "max": max(ends),
+            "outliers": sorted(_data(fliers)[along]) if fliers is not None else [],
+        }
+    return list(told.values())
 
 
 def _data(line: Any) -> tuple[list[float], list[float]]:
@@ -251,6 +250,9 @@ def _edges(box: Any) -> tuple[list[float], list[float]]:
     return [float(x) for x, _ in vertices], [float(y) for _, y in vertices]
 
 
+_CORNERS = 5
+"""How many points a box has at least; the lines between two boxes have two, but for fliers, which come last."""
+
 _Box = tuple[Any, tuple[Any, Any], Any, Any]
 
 
@@ -260,7 +262,9 @@ def _turns(lines: list[Any], patches: list[Any]) -> tuple[list[_Box], bool] | No
     upright: set[bool] = set()
     rest, drawn = list(lines), list(patches)
     while rest:
-        box = drawn.pop(0) if patches and drawn else rest.pop(0)
+        if len(_data(rest[0])[0]) < _CORNERS and not drawn:
+            return None
+        box = rest.pop(0) if len(_data(rest[0])[0]) >= _CORNERS else drawn.pop(0)
         if len(rest) < 5:
             return None
         low, high, cap, other, median = rest[:5]
@@ -276,7 +280,7 @@ def _turns(lines: list[Any], patches: list[Any]) -> tuple[list[_Box], bool] | No
 
 def _stands(box: Any, low: Any, high: Any, cap: Any, other: Any, median: Any) -> bool | None:
     """Tell whether these are one upright box (True) or one that lies (False); None where they are no box."""
-    if len(_edges(box)[0]) < 5 or not all(len(_data(line)[0]) == 2 for line in (low, high, cap, other)):
+    if len(_edges(box)[0]) < _CORNERS or not all(len(_data(line)[0]) == 2 for line in (low, high, cap, other)):
         return None
     if len(_data(median)[0]) != 2:
         return None

@@ -61,11 +61,15 @@ class Contexts:
         return found
 
     async def create(self, language: str | None, cwd: str | None) -> Context:
-        """Make a context and start its kernel. Raises Refused, KernelFailed."""
+        """Make a context, and its folder where it is not there, and start its kernel. Raises Refused, KernelFailed."""
         known = _known(language)
         folder = cwd or self._home
-        if not await asyncio.to_thread(Path(folder).is_dir):
-            raise Refused(400, f"cwd {folder!r} is not a directory in the sandbox; make it first")
+        try:
+            await asyncio.to_thread(Path(folder).mkdir, parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise Refused(
+                400, f"cwd {folder!r} is not a directory in the sandbox, and cannot be made: {error}"
+            ) from None
         made = self._add(known, folder)
         try:
             await made.start()
