@@ -194,9 +194,9 @@ async def test_more_builds_than_places_wait_in_turn(api: Api, worker: BuildWorke
 
 
 async def test_of_two_builds_of_a_name_the_one_that_ends_last_wins(api: Api, worker: BuildWorker) -> None:
-    first, second = await begun(api), await begun(api)
+    first, one = await begun(api), await worker.next()
+    second, two = await begun(api), await worker.next()
     assert first["templateID"] == second["templateID"]
-    one, two = await worker.next(), await worker.next()
     two.succeed(OTHER)
     assert (await ended(api, second))["status"] == "ready"
     assert (await templates.find(api.plane, api.project, "app")).digest == OTHER
