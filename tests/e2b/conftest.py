@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 SDKS = ROOT / ".cache" / "sdks"
 _TIMEOUT_S = 180
+_BUILD_TIMEOUT_S = 1200
+"""The first build fetches and installs, and boots with an emulated CPU."""
+
 _CODE_INTERPRETER = re.compile("e2b[_/]code.interpreter")
 """What a program says that needs the template of E2B's code interpreter."""
 
@@ -28,9 +31,8 @@ def run_program(space: Deployment) -> Runner:
 
     async def run(program: Path, sdk: str) -> str:
         if _CODE_INTERPRETER.search(program.read_text()):
-            status, out, err = await space.cli(
-                "template", "build", "code-interpreter-v1"
-            )  # at once where it was before
+            # at once where it was built before
+            status, out, err = await space.cli("template", "build", "code-interpreter-v1", timeout_s=_BUILD_TIMEOUT_S)
             assert status == 0, out + err
         with tempfile.TemporaryDirectory() as home:
             process = await asyncio.create_subprocess_exec(

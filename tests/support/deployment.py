@@ -25,8 +25,8 @@ DATA = Path(os.environ.pop("SPACE_TEST_DATA", "/var/lib/space-test/e2e"))  # noq
 not know, never sees it."""
 
 Json = dict[str, Any]
-_SETTINGS = {"SPACE_DISK_GIB": "4", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
-"""Small areas: 4 and 5 GiB of disk. Memory is for seven sandboxes and spares of the usual size. Nothing leaves."""
+_SETTINGS = {"SPACE_DISK_GIB": "6", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
+"""Small areas: 6 and 5 GiB of disk. Memory is for seven sandboxes and spares of the usual size. Nothing leaves."""
 
 _INHERITED = ("PATH", "PYTHONPATH")
 
@@ -147,13 +147,13 @@ class Deployment:
         record = json.loads((self.run_dir / "daemons" / f"{name}.json").read_text())
         return bool(record["pid"] != other_than and record["state"] == "ready")
 
-    async def cli(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+    async def cli(self, *arguments: str, stdin: bytes = b"", timeout_s: float = 180) -> tuple[int, str, str]:
         """Run `space ...` as a user would; returns exit status, standard output, standard error."""
         process = await asyncio.create_subprocess_exec(
             SPACE, *arguments, env=self.environment,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(timeout_s):
             out, err = await process.communicate(stdin)
         return process.returncode or 0, out.decode(), err.decode()
 
