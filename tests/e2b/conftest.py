@@ -13,7 +13,7 @@ from tests.support.deployment import Deployment
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 SDKS = ROOT / ".cache" / "sdks"
-_TIMEOUT_S = 180
+_TIMEOUT_S = 300
 _BUILD_TIMEOUT_S = 1200
 """The first build fetches and installs, and boots with an emulated CPU."""
 

@@ -255,6 +255,8 @@ async def test_runs_of_one_context_wait_their_turn(server: Interpreter) -> None:
         async with asyncio.TaskGroup() as group:
             second = group.create_task(server.text("order.append('second'); order"))
             other = group.create_task(server.text("1 + 1", language="javascript"))
+            async with server.running("1") as waiting:  # entered with the answer's head, which does not wait
+                assert waiting.headers["content-type"] == "application/x-ndjson"
             assert await other == "2", "another context does not wait"
             assert not second.done()
             gate.touch()
@@ -294,6 +296,12 @@ async def test_a_kernel_that_died_between_runs_is_replaced_and_told(server: Inte
     assert "had died" in lines[0]["text"]
     assert lines[-1]["text"] == "5"
     await server.http.delete(f"/contexts/{made}")
+
+
+async def test_the_first_kernel_has_what_code_begins_with_and_no_variables(tmp_path: Path) -> None:
+    async with serving(tmp_path) as own:
+        lines = await own.run("import sys\n({'pandas', 'matplotlib.pyplot'} <= set(sys.modules), 'pd' in globals())")
+        assert (lines[0]["execution_count"], lines[-1]["text"]) == (1, "(True, False)")
 
 
 async def test_other_paths_are_not_there(server: Interpreter) -> None:

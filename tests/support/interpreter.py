@@ -72,7 +72,7 @@ async def serving(folder: Path) -> AsyncGenerator[Interpreter]:
     process = await asyncio.create_subprocess_exec(
         str(server / "bin/python"), "-m", "interpreter", "--listen", f"127.0.0.1:{port}",
         "--kernels", str(IMAGE / "kernels"), "--node", str(IMAGE / "node/kernel.mjs"),
-        "--home", str(home), "--copied", str(pipe),
+        "--home", str(home), "--copied", str(pipe), "--warm-up", str(IMAGE / "root/opt/code-interpreter/warm_up.py"),
         env={"PATH": f"{tools}:{user / 'bin'}:{os.defpath}", "HOME": str(home), "LANG": "C.UTF-8", "SECRET": "own"},
         cwd=home,
         start_new_session=True,

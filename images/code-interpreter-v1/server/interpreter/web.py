@@ -109,6 +109,7 @@ class Execute(Handler):
         self.run = Run(code or "", env)
         self.tasks.create_task(context.run(self.run))
         try:
+            await self.flush()  # a run that waits its turn is no request without an answer
             async for line in self.run.lines():
                 self.write(lines.encode(line))
                 await self.flush()
