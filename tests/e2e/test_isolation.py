@@ -68,7 +68,7 @@ async def test_guest_sees_no_header_of_ours(space: Deployment, sandbox: str) -> 
             where = {"path": "/tmp/marker-in-a-path"}
             await space.http.get(f"/v1/sandboxes/{sandbox}/files", params=where, headers=headers)
     request, *lines = seen.split("listening\n", 1)[1].strip().split("\r\n")
-    assert request.startswith("GET /files?path=%2Ftmp%2Fmarker-in-a-path"), seen
+    assert request.startswith("GET /v1/files?path=%2Ftmp%2Fmarker-in-a-path"), seen
     names = {line.split(":", 1)[0].lower() for line in lines if ":" in line}
     assert names <= {"host", "accept", "accept-encoding", "user-agent", "x-access-token"}, names
     assert space.key not in seen
