@@ -24,7 +24,7 @@ async def _sandboxes(space: Deployment, label: str) -> dict[str, str]:
 
 
 async def test_host_and_database_agree_after_chaos(space: Deployment, rng: random.Random, full: bool) -> None:
-    operations, kills = (200, 16) if full else (100, 8)
+    operations, kills = (200, 16) if full else (60, 5)
     mounts = _mounts(space)
     chaos = Chaos(space, rng, label=f"{rng.getrandbits(32):08x}")
     await until_equal(space, "before")

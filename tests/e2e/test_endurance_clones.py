@@ -36,7 +36,7 @@ print(json.dumps({
 async def test_clones_are_strangers(space: Deployment, full: bool) -> None:
     """Some are spares, some cloned for the call, some forks; no two share a number, an id or a name."""
     told: list[dict[str, str]] = []
-    clones = 100 if full else 30
+    clones = 100 if full else 20
     left = iter(range(clones))
 
     async def ask(sandbox: str) -> None:

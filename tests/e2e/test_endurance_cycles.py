@@ -19,7 +19,7 @@ async def _cycle(witness: Witness) -> None:
 async def test_cycle_after_cycle_loses_nothing(space: Deployment, sandbox: str, rng: random.Random, full: bool) -> None:
     witness = Witness(space, sandbox, rng)
     await witness.begin()
-    for _ in range(50 if full else 15):
+    for _ in range(50 if full else 8):
         await _cycle(witness)
     await witness.goes_on()
     listed = (await space.http.get(f"/v1/sandboxes/{sandbox}/commands/{witness.counter}")).json()
