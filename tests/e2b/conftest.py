@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 SDKS = ROOT / ".cache" / "sdks"
 _TIMEOUT_S = 300
+_RUN = "import os, runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__'); sys.stdout.flush(); os._exit(0)"
+"""Ends without taking the interpreter down, in which threads of the SDK's HTTP client now and then abort it."""
+
 _BUILD_TIMEOUT_S = 1200
 """The first build fetches and installs, and boots with an emulated CPU."""
 
@@ -58,7 +61,7 @@ def run_program(space: Deployment) -> Runner:
 
 def _command(program: Path, sdk: str, home: Path) -> tuple[str, ...]:
     if program.suffix == ".py":
-        return (str(SDKS / sdk / "bin/python"), str(program))
+        return (str(SDKS / sdk / "bin/python"), "-c", _RUN, str(program))
     # Node looks for modules beside the program, so it is put where they are
     (home / "node_modules").symlink_to(SDKS / sdk / "node_modules")
     copy = home / program.name
