@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Op is a kind of event.
@@ -33,12 +34,17 @@ type Event struct {
 // maxEvents bounds the events that wait to be taken, as the kernel bounds its own queue.
 const maxEvents = 1 << 16
 
+// halfMove is how long a directory that left its name is waited for under a new one.
+const halfMove = 20 * time.Millisecond
+
 // ErrOverflow says that more happened than could be kept: events are missing.
 var ErrOverflow = errors.New("too many events at once: some are lost")
 
-// mask is what is asked of the kernel.
+// mask is what is asked of the kernel. IN_MASK_ADD leaves a watch that is
+// there already as it is; without it the kernel clears the watch's mask for a
+// moment, and an event of that moment is lost.
 const mask = syscall.IN_CREATE | syscall.IN_MOVED_TO | syscall.IN_MOVED_FROM | syscall.IN_ATTRIB | syscall.IN_MODIFY |
-	syscall.IN_DELETE | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
+	syscall.IN_DELETE | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR | syscall.IN_MASK_ADD
 
 // Watcher watches until it is closed.
 type Watcher struct {
@@ -131,26 +137,36 @@ func (w *Watcher) drain() {
 		return
 	}
 	conn.Control(func(fd uintptr) {
-		for {
-			n, err := syscall.Read(int(fd), w.buffer[:])
-			if err == syscall.EINTR {
-				continue
-			}
-			if err != nil || n <= 0 {
-				break
-			}
-			w.take(w.buffer[:n])
+		w.read(fd)
+		// The kernel queues the two halves of a move one after the other: the
+		// second may still be on its way.
+		for waited := time.Duration(0); len(w.moved) > 0 && waited < halfMove; waited += time.Millisecond {
+			time.Sleep(time.Millisecond)
+			w.read(fd)
 		}
 	})
 	w.fresh = map[string]bool{} // their events were among those
-	// A directory that moved and did not come back within what there is to read
-	// is outside now.
+	// A directory that moved and did not come back is outside now.
 	for cookie, path := range w.moved {
 		w.forget(path)
 		delete(w.moved, cookie)
 	}
 	if len(w.events) > 0 || w.err != nil {
 		w.wake()
+	}
+}
+
+// read works up what the kernel has queued.
+func (w *Watcher) read(fd uintptr) {
+	for {
+		n, err := syscall.Read(int(fd), w.buffer[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return
+		}
+		w.take(w.buffer[:n])
 	}
 }
 

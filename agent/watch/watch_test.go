@@ -185,3 +185,19 @@ func TestWhatIsNoDirectoryIsNotWatched(t *testing.T) {
 		}
 	}
 }
+
+func TestADirectoryThatIsRenamedStaysWatched(t *testing.T) {
+	w := start(t, true)
+	names := [2]string{"old", "renamed"}
+	for i := 0; i < 3000; i++ {
+		w.must(os.Rename(w.at(names[i%2]), w.at(names[1-i%2])))
+		file := fmt.Sprintf("%s/deep/%d", names[1-i%2], i)
+		w.fill(file)
+		events, _, err := w.Take()
+		w.must(err)
+		if !strings.Contains(fmt.Sprint(events), fmt.Sprint(Event{file, Write})) {
+			t.Fatalf("move %d: %s is not among %v", i, file, events)
+		}
+		w.must(os.Remove(w.at(file)))
+	}
+}

@@ -14,7 +14,13 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 SDKS = ROOT / ".cache" / "sdks"
 _TIMEOUT_S = 300
-_RUN = "import os, runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__'); sys.stdout.flush(); os._exit(0)"
+_RUN = """\
+import os, runpy, sys
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout.flush()
+os._exit(0)
+"""
 """Ends without taking the interpreter down, in which threads of the SDK's HTTP client now and then abort it."""
 
 _BUILD_TIMEOUT_S = 1200
