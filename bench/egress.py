@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -27,8 +28,10 @@ DIRECT, SPACE = "direct", "SPACE"
 _RATE, _CPU, _BULK, _ONE = "requests at once", "CPU of a request", "bulk", "one at a time"
 _UNITS = {_RATE: "requests/s", _CPU: "us", _BULK: "MB/s", _ONE: "ms"}
 _GATEWAY = "of it, SPACE's decision"
-_CLIENTS, _CONNECTIONS = 8, 4
-"""So many sandboxes, each of which may send 1,000 requests a second, with so many connections each."""
+_CLIENTS, _CONNECTIONS = 16, 2
+"""So many sandboxes with so many connections each: a sandbox may send 1,000 requests a second, and is told 429 then."""
+_ALONE_PER_S = 500
+"""Requests of the one that is alone, by the same limit."""
 _WARM_UP_S = 1
 _KEPT = 2000
 """Latencies kept of one round, evenly chosen."""
@@ -48,7 +51,7 @@ class Run:
         """Measure a way once."""
         await self._fetch(way, far.SMALL)  # the first of all has the certificate minted
         before = [_cpu_s(pid) for pid in way.pids]
-        many = await self._requests(way, way.clients, _CONNECTIONS)
+        many = await self._requests(way, way.clients, f"--clients={_CONNECTIONS}")
         # the warm-up's requests are not counted, but cost as much
         share = self._seconds / (self._seconds + _WARM_UP_S) / len(many) * 1e6
         costs = [(_cpu_s(pid) - was) * share for pid, was in zip(way.pids, before, strict=True)]
@@ -57,31 +60,32 @@ class Run:
         if way.name == SPACE:
             self.taken.note(_GATEWAY, costs[0])
         self.taken.note(_name(way.name, _RATE), len(many) / self._seconds)
-        alone = await self._requests(way, way.clients[:1], 1)
+        alone = await self._requests(way, way.clients[:1], "--clients=1", f"--rps={_ALONE_PER_S}")
         for taken_us in alone[:: -(-len(alone) // _KEPT) or 1]:
             self.taken.note(_name(way.name, _ONE), taken_us / 1000)
         bulk = await self._fetch(way, far.BIG)
         self.taken.note(_name(way.name, _BULK), bulk)
         say(f"{way.name}: {len(many) / self._seconds:.0f} requests/s, {sum(costs):.0f} us each, {bulk:.0f} MB/s")
 
-    async def _requests(self, way: Way, clients: tuple[Client, ...], connections: int) -> list[int]:
+    async def _requests(self, way: Way, clients: tuple[Client, ...], *load: str) -> list[int]:
         """Return the microseconds that each request of all clients took, in the order of their ends."""
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._load(client, connections, self._folder / f"log{number}"))
+                group.create_task(self._load(client, self._folder / f"log{number}", *load))
                 for number, client in enumerate(clients)
             ]
         lines = [line.split("\t") for task in tasks for line in task.result().splitlines()]
-        wrong = sum(line[1] != "200" for line in lines)
-        if wrong or not lines:
-            self.errors[f"{way.name}: not answered with 200"] = wrong
+        for status, count in Counter(line[1] for line in lines).items():
+            if status != "200":
+                error = f"{way.name}: a request was answered with {status}"
+                self.errors[error] = self.errors.get(error, 0) + count
         return [int(line[2]) for line in lines if line[1] == "200"]
 
-    async def _load(self, client: Client, connections: int, log: Path) -> str:
+    async def _load(self, client: Client, log: Path, *load: str) -> str:
         binary, env = await tools.debian("nghttp2-client", "h2load")
         log.unlink(missing_ok=True)
         await command.run(
-            str(binary), "--h1", f"--clients={connections}", "--threads=1", "--max-concurrent-streams=1",
+            str(binary), "--h1", *load, "--threads=1", "--max-concurrent-streams=1",
             f"--duration={self._seconds}", f"--warm-up-time={_WARM_UP_S}", f"--log-file={log}",
             f"--connect-to={client.address}:443", f"https://{far.NAME}{far.SMALL}",
             netns=client.place, env=env, timeout_s=self._seconds + 60,
