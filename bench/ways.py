@@ -69,7 +69,7 @@ async def through_space(outside: Far, clients: int) -> AsyncGenerator[Way]:
         stack.push_async_callback(gateway.close)
         link = GatewayLink(layout, gateway, Openings(netns.path(layout.gateway_netns)), {})
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(link.run(lambda _sandbox, _address, _name: None))
+            running = group.create_task(link.run(lambda _sandbox, _address, _name: None, lambda _rotation: None))
             await link.put_authority(make_authority(root))
             for each in made:
                 sandbox = SandboxId(new_id())

@@ -12,7 +12,7 @@ from tests.support.control_plane import Api
 from tests.support.rows import insert_sandbox, insert_template
 from tests.support.worker_socket import Told
 
-from space.control import egress
+from space.control import egress, secrets
 from space.controllers import watch
 from space.controllers.egress import push_lagging
 from space.model.ids import SandboxId, WorkerId
@@ -147,13 +147,18 @@ async def test_the_ceiling_is_part_of_what_every_worker_is_told(attached: Api, t
 
 async def test_a_rotated_secret_reaches_those_that_bind_it(attached: Api, told: Told) -> None:
     await attached.http.post("/v1/secrets", json={"name": "TOKEN", "value": "first"})
+    ident = (await secrets.find(attached.plane, attached.project, "TOKEN")).id
+
+    def value(version: int, text: str) -> Json:
+        return {"id": ident, "version": version, "given_version": version, "value": text}
+
     bound, _ = await running(attached, BOUND), await running(attached, ALLOWED)
     target = f"/v1/sandboxes/{bound}/secrets"
-    assert told.to(target) == [{"generation": 2, "values": {"TOKEN": {"version": 1, "value": "first"}}}]
+    assert told.to(target) == [{"generation": 2, "values": {"TOKEN": value(1, "first")}}]
     told.calls.clear()
     rotated = await attached.http.post("/v1/secrets", json={"name": "TOKEN", "value": CANARY})
     assert (rotated.status_code, rotated.json()["version"]) == (201, 2)
-    assert told.calls == [("PUT", target, {"generation": 3, "values": {"TOKEN": {"version": 2, "value": CANARY}}})]
+    assert told.calls == [("PUT", target, {"generation": 3, "values": {"TOKEN": value(2, CANARY)}})]
     assert (await attached.http.delete("/v1/secrets/TOKEN")).status_code == 204
     assert told.to(target)[-1] == {"generation": 4, "values": {}}, "requests that need it are refused"
     assert (await attached.http.delete("/v1/secrets/TOKEN")).status_code == 404
@@ -163,7 +168,8 @@ async def test_a_secret_that_is_added_late_counts(attached: Api, told: Told) -> 
     sandbox = await running(attached, BOUND)
     assert told.to(f"/v1/sandboxes/{sandbox}/secrets") == [{"generation": 2, "values": {}}]
     await attached.http.post("/v1/secrets", json={"name": "TOKEN", "value": CANARY})
-    assert told.to(f"/v1/sandboxes/{sandbox}/secrets")[-1]["values"] == {"TOKEN": {"version": 1, "value": CANARY}}
+    (value,) = told.to(f"/v1/sandboxes/{sandbox}/secrets")[-1]["values"].values()
+    assert (value["version"], value["value"]) == (1, CANARY)
 
 
 async def test_another_projects_policies_and_secrets_do_not_exist(attached: Api, told: Told) -> None:

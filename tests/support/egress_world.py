@@ -26,6 +26,7 @@ from space.host import command, netns
 from space.host.process import Watched
 from space.layout import Layout
 from space.model.ids import SandboxId
+from space.model.rotation import Rotation
 from space.net.openings import Openings
 from space.wire.gateway import Authority, EgressEvent, EgressOrder, GatewayClient, SecretsOrder, SlotEntry
 from space.worker.gateway_link import GatewayLink
@@ -121,7 +122,7 @@ def make_authority(root: Ca) -> Authority:
 
 @dataclasses.dataclass
 class World:
-    """All of it. `log` is what the servers outside saw."""
+    """All of it. `log` is what the servers outside saw, `rotated` what the control plane would have been told."""
 
     layout: Layout
     one: Guest
@@ -137,6 +138,7 @@ class World:
     proxy: Watched
     redactor: Watched
     named: list[tuple[SandboxId, str, str]]
+    rotated: list[Rotation]
     generations: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
 
     async def allow(self, guest: Guest, policy: Mapping[str, object]) -> None:
@@ -145,9 +147,12 @@ class World:
         await self.link.put_egress(guest.sandbox, EgressOrder(policy=dict(policy), generation=generation))
 
     async def give(self, guest: Guest, **secrets: str) -> None:
-        """Set all secrets of a guest."""
+        """Set all secrets of a guest; those of one name are the same secret for all."""
         generation = self.generations[guest.sandbox] = self.generations.get(guest.sandbox, 0) + 1
-        values = {name: {"version": generation, "value": value} for name, value in secrets.items()}
+        values = {
+            name: {"id": f"id-of-{name}", "version": generation, "given_version": generation, "value": value}
+            for name, value in secrets.items()
+        }
         order = SecretsOrder.model_validate({"generation": generation, "values": values})
         await self.link.put_secrets(guest.sandbox, order)
 
@@ -259,13 +264,19 @@ async def world() -> AsyncGenerator[World]:
         openings = Openings(netns.path(layout.gateway_netns))
         link = GatewayLink(layout, client, openings, {})
         named: list[tuple[SandboxId, str, str]] = []
+        rotated: list[Rotation] = []
+
+        def note(sandbox: SandboxId, address: str, name: str) -> None:
+            named.append((sandbox, address, name))
+
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(link.run(lambda sandbox, address, name: named.append((sandbox, address, name))))
+            running = group.create_task(link.run(note, rotated.append))
             await link.put_authority(make_authority(root))
             for guest in (one, two):
                 entry = SlotEntry.model_validate({"address": guest.slot.address})
                 await link.admit(guest.sandbox, entry)
             yield World(
-                layout, one, two, beyond, link, client, root, ca_file, roots_file, log, gateway, proxy, redactor, named
-            )
+                layout, one, two, beyond, link, client, root, ca_file, roots_file, log, gateway, proxy, redactor,
+                named, rotated,
+            )  # fmt: skip
             running.cancel()

@@ -7,7 +7,7 @@
 - HTTPS on 443 (certificate by the name in the handshake) and 8443, HTTP on 80, of every address: echoes a request as
   JSON. `/slow` sends a line every 50 ms for ever, `/hold` nothing after its headers, `/upload` counts the body,
   `/redirect?to=`, `/bytes?n=`, `/ws` is a WebSocket by its handshake only and then echoes bytes, `/token` gives OAuth
-  tokens, `/reflect` shows a header, `/early` does so in a 103.
+  tokens, `/token?once=` takes a refresh token once, `/reflect` shows a header, `/early` does so in a 103.
 - TCP on 2222: speaks first, then echoes.
 
 Every request's line is logged before it is answered, so that a test can tell what has arrived.
@@ -33,6 +33,7 @@ from typing import Any
 FACTS: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
 _LOCK = threading.Lock()
 _TOKENS = [0]
+_USED: set[str] = set()
 
 
 def _log(**facts: object) -> None:
@@ -105,16 +106,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif path == "/reflect":
             self._show_header(parameters)
         elif path == "/token":
-            form = dict(urllib.parse.parse_qsl(self._body().decode()))
-            with _LOCK:
-                _TOKENS[0] += 1
-            _log(kind="token", form=form, authorization=self.headers.get("authorization"))
-            life = int(parameters.get("life", "3600"))
-            token = {"access_token": f"token-{_TOKENS[0]}", "expires_in": life, "token_type": "Bearer"}
-            self._answer(json.dumps(token | {"refresh_token": f"refresh-{_TOKENS[0]}"}).encode())
+            self._token(parameters)
         else:
             seen["body"] = self._body().decode("latin-1")
             self._answer(json.dumps(seen).encode(), extra={"alt-svc": 'h3=":443"'} if path == "/alt" else {})
+
+    def _token(self, parameters: Mapping[str, str]) -> None:
+        form = dict(urllib.parse.parse_qsl(self._body().decode()))
+        with _LOCK:
+            _TOKENS[0] += 1
+            used = "once" in parameters and form["refresh_token"] in _USED
+            _USED.add(form.get("refresh_token", ""))
+        _log(kind="token", form=form, authorization=self.headers.get("authorization"), used=used)
+        if used:
+            self._answer(b'{"error": "invalid_grant"}', status=400)
+            return
+        life = int(parameters.get("life", "3600"))
+        token = {"access_token": f"token-{_TOKENS[0]}", "expires_in": life, "token_type": "Bearer"}
+        self._answer(json.dumps(token | {"refresh_token": f"refresh-{_TOKENS[0]}"}).encode())
 
     def _show_header(self, parameters: Mapping[str, str]) -> None:
         """Say the header that `header` names, in pieces of `piece` bytes, in the form `form`."""

@@ -19,7 +19,10 @@ Json = dict[str, Any]
 
 @dataclasses.dataclass
 class Told:
-    """Calls so far, as (method, target, body); `refuse`: answer 503. `events` are the lines of GET /v1/egress."""
+    """Calls so far, as (method, target, body); `refuse`: answer 503. `events` are the lines of GET /v1/egress.
+
+    `watch` are the facts of GET /v1/watch, after `synced`.
+    """
 
     calls: list[tuple[str, str, Json]] = dataclasses.field(default_factory=list)
     refuse: bool = False
@@ -27,6 +30,7 @@ class Told:
     authority: Json | None = None
     events: "asyncio.Queue[Json | None]" = dataclasses.field(default_factory=asyncio.Queue)
     streams: list[str] = dataclasses.field(default_factory=list)
+    watch: "asyncio.Queue[Json | None]" = dataclasses.field(default_factory=asyncio.Queue)
 
     def to(self, target: str) -> list[Json]:
         """Return the bodies of the calls to a target."""
@@ -71,11 +75,15 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             method, target, body = await _request(reader)
             if target.startswith("/v1/egress"):
-                await _stream(told, target, writer)
+                await _stream(told, target, told.events, writer)
+                return
+            if target == "/v1/watch":
+                told.watch.put_nowait({"type": "synced", "boot_id": "b"})
+                await _stream(told, target, told.watch, writer)
                 return
             status, content = answer(method, target)
-            if method == "PUT" and status == 204:
-                told.calls.append((method, target, json.loads(body)))
+            if method in ("PUT", "POST") and status == 204:
+                told.calls.append((method, target, json.loads(body or b"{}")))
             text = b"" if content is None else json.dumps(content).encode()
             head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n"
             writer.write(head.encode() + text)
@@ -86,10 +94,10 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
         yield told
 
 
-async def _stream(told: Told, target: str, writer: asyncio.StreamWriter) -> None:
-    """Send events as they are put into the queue; None ends the stream as a worker that goes away does."""
+async def _stream(told: Told, target: str, lines: "asyncio.Queue[Json | None]", writer: asyncio.StreamWriter) -> None:
+    """Send lines as they are put into the queue; None ends the stream as a worker that goes away does."""
     told.streams.append(target)
     writer.write(b"HTTP/1.1 200 X\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n")
-    while (event := await told.events.get()) is not None:
+    while (event := await lines.get()) is not None:
         writer.write(json.dumps(event).encode() + b"\n")
         await writer.drain()

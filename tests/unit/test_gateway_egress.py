@@ -45,7 +45,10 @@ def _entry(policy: Mapping[str, object], generation: int, key: str = "first") ->
         {
             "address": "100.64.0.3",
             "egress": {"policy": dict(policy), "generation": generation},
-            "secrets": {"generation": generation, "values": {"KEY": {"version": 1, "value": key}}},
+            "secrets": {
+                "generation": generation,
+                "values": {"KEY": {"id": "k", "version": 1, "given_version": 1, "value": key}},
+            },
             "names": {"198.18.0.7": "a.test"},
         }
     )

@@ -27,5 +27,7 @@ async def values(db: Queries, vault: Vault, project: ProjectId, names: Collectio
         except CannotOpen as error:
             logger().error("secret_unreadable", project=project, secret=found.name, error=str(error))
             continue
-        opened[found.name] = SecretValue(version=found.place.version, value=value)
+        opened[found.name] = SecretValue(
+            id=found.place.id, version=found.place.version, given_version=found.given_version, value=value
+        )
     return opened

@@ -9,6 +9,7 @@
     something that no row wants     -                             deleted at the worker
     a snapshot nobody has           -                             likewise: whoever asked for it, or recorded it, died
     an older policy, or secrets     a newer generation            told the newest
+    a provider rotated a secret     the value that it replaces    the next value (control/rotations.py)
     no authority, or an old one     -                             given one
 
 The table is `model/convergence.py: told`. Rows that somebody is at work on are left to them.
@@ -19,20 +20,22 @@ A worker that does not answer changes nothing: its VMs most likely run on, and o
 import asyncio
 from collections.abc import Mapping
 
-from space.control import authority, egress
+from space.control import authority, egress, rotations
 from space.control.happening import happen
 from space.control.plane import Plane
 from space.control.steps import LOST
+from space.control.vault import CannotOpen
 from space.control.workers import WorkerLink
 from space.model.convergence import told
 from space.model.egress import Generations
 from space.model.errors import SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId, WorkerId
 from space.model.lifecycle import Event, State
+from space.model.rotation import Rotation, fingerprint
 from space.model.sandbox import Desired, Sandbox
 from space.store import policies, sandboxes, templates
 from space.telemetry import logger
-from space.wire.worker import GoneFact, HeartbeatFact, SandboxFact, SyncedFact, VmState, WorkerInfo
+from space.wire.worker import GoneFact, HeartbeatFact, RotatedFact, SandboxFact, SyncedFact, VmState, WorkerInfo
 
 RECONNECT_S = 0.3
 COMPARE_EVERY_S = 15
@@ -79,8 +82,20 @@ async def _follow(plane: Plane, link: WorkerLink) -> None:
                 # Asked again, since the news may be older than a start that has succeeded meanwhile.
                 held = {other.id: other for other in await link.client.sandboxes()}
                 await _apply(plane, link, SandboxId(fact.id), held.get(fact.id), sure=False)
+            case RotatedFact():
+                await _keep(plane, link, fact.to_rotation())
             case _:  # before `synced`: the comparison covers it
                 pass
+
+
+async def _keep(plane: Plane, link: WorkerLink, rotation: Rotation) -> None:
+    """Store what came of a secret, and tell the worker that it is; where it cannot be, the worker goes on telling."""
+    try:
+        await rotations.keep(plane, rotation)
+    except CannotOpen as error:
+        logger().error("rotation_postponed", secret_id=rotation.secret, error=str(error))
+        return
+    await link.client.rotation_stored(rotation.secret, fingerprint(rotation.value))
 
 
 async def compare(plane: Plane, link: WorkerLink) -> None:

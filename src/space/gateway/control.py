@@ -86,6 +86,7 @@ def _add_slots(app: FastAPI, parts: Parts) -> None:
         entries = {_sandbox_id(sandbox): entry for sandbox, entry in wanted.slots.items()}
         signer = Signer(wanted.authority) if wanted.authority else None
         guests = parts.guests.replace(entries)
+        parts.guests.note_rotations(one.to_rotation() for one in wanted.rotated)
         parts.slots.replace({sandbox: _dial(entry) for sandbox, entry in entries.items()})
         if signer is not None:
             parts.certificates.use(signer)

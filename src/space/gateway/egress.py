@@ -129,10 +129,11 @@ class Egress:
         Looking up a name or getting a token takes time. What was set meanwhile counts, so it is done over then.
         """
         for _ in range(_ATTEMPTS):
-            policy, secrets = guest.policy, guest.secrets
+            policy, told = guest.policy, guest.told
             address = await self._pick(policy, verdict, request, asked.source_port)
-            injection = await self._injector.injection(_bindings(policy, verdict), secrets, request, headers)
-            if guest.policy is policy and guest.secrets is secrets:
+            bindings = _bindings(policy, verdict)
+            injection = await self._injector.injection(bindings, guest.secrets, told, request, headers)
+            if guest.policy is policy and guest.told is told:  # what a provider rotates meanwhile came of the same
                 return verdict, address, injection
             verdict = _again(guest.policy, request, verdict)
         raise Unavailable("The policy of this sandbox changes too fast. Try again.")

@@ -4,9 +4,10 @@ A guest is known by the address of its slot, which packet rules tie to the inter
 this process since it started; a guest that it did not tell of is nobody, and nobody may do anything.
 """
 
+import asyncio
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from space.gateway.budgets import Budgets
 from space.gateway.flights import Flights
@@ -15,6 +16,7 @@ from space.model.errors import NotFound, Stale
 from space.model.ids import SandboxId
 from space.model.policy import Policy
 from space.model.policy_document import read
+from space.model.rotation import Rotation, Rotations
 from space.wire import gateway as wire
 
 _DENY_ALL = Policy()
@@ -26,7 +28,8 @@ _FORMER = 16
 class Guest:
     """One sandbox.
 
-    `unseen`: it had connections before this process began, of which `flights` knows nothing.
+    `unseen`: it had connections before this process began, of which `flights` knows nothing. `told` are its secrets as
+    the control plane has them, `secrets` what has come of them since.
     """
 
     sandbox: SandboxId
@@ -35,6 +38,8 @@ class Guest:
     policy: Policy = _DENY_ALL
     generation: int = 0
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    told: Mapping[str, wire.SecretValue] = dataclasses.field(default_factory=dict)
+    rotations: Rotations = dataclasses.field(default_factory=Rotations, repr=False)
     secrets_generation: int = 0
     former_secrets: collections.deque[str] = dataclasses.field(
         default_factory=lambda: collections.deque(maxlen=_FORMER), repr=False
@@ -58,10 +63,17 @@ class Guest:
             self._keep(secrets)
 
     def _keep(self, order: wire.SecretsOrder) -> None:
-        known = {value.value.get_secret_value() for value in order.values.values()}
-        self.former_secrets.extend(value for value in self.secrets.values() if value not in known)
-        self.secrets = {name: value.value.get_secret_value() for name, value in order.values.items()}
-        self.secrets_generation = order.generation
+        self.told, self.secrets_generation = order.values, order.generation
+        self.fill()
+
+    def fill(self) -> None:
+        """Go by the newest value of each secret that was told."""
+        told = {name: value.value.get_secret_value() for name, value in self.told.items()}
+        newest = {name: self.rotations.newest(self.told[name].id, value) for name, value in told.items()}
+        known = {*newest.values(), *self.former_secrets}
+        former = dict.fromkeys((*self.secrets.values(), *told.values()))
+        self.former_secrets.extend(value for value in former if value not in known)
+        self.secrets = newest
 
 
 class Guests:
@@ -70,6 +82,31 @@ class Guests:
     def __init__(self) -> None:
         self._by_sandbox: dict[SandboxId, Guest] = {}
         self._by_address: dict[str, Guest] = {}
+        self.rotations = Rotations()
+        """What providers gave in place of secrets, until the control plane's orders have it."""
+        self.rotated = asyncio.Event()
+        """Set where there is a new one."""
+
+    def rotate(self, secret: str, old: str, new: str) -> None:
+        """Go by what a provider gave in place of a value of the secret with this id."""
+        self.rotations.rotate(secret, old, new)
+        self._rotated()
+
+    def note_rotations(self, rotations: Iterable[Rotation]) -> None:
+        """Go by what an earlier gateway was given."""
+        for rotation in rotations:
+            self.rotations.note(rotation)
+        self._rotated()
+
+    def _rotated(self) -> None:
+        for guest in self:
+            guest.fill()
+        self.rotated.set()
+
+    def forget_rotations(self) -> None:
+        """Drop what is stored and in the secrets that were told."""
+        told = (value for guest in self for value in guest.told.values())
+        self.rotations.forget_used((value.id, value.value.get_secret_value()) for value in told)
 
     def __iter__(self) -> Iterator[Guest]:
         return iter(self._by_sandbox.values())
@@ -91,12 +128,15 @@ class Guests:
         old = self._by_sandbox.get(sandbox)
         # The same slot keeps its object, so that a decision under way sees what changes. Another slot is another life:
         # nothing of the former one's connections is left.
-        guest = old if old is not None and old.address == address else Guest(sandbox, address, Names())
+        guest = old if old is not None and old.address == address else self._new(sandbox, address)
         guest.update(entry.egress, entry.secrets)
         guest.names.learn(entry.names)
         self.remove(sandbox)
         self._by_sandbox[sandbox] = self._by_address[address] = guest
         return guest
+
+    def _new(self, sandbox: SandboxId, address: str) -> Guest:
+        return Guest(sandbox, address, Names(), rotations=self.rotations)
 
     def remove(self, sandbox: SandboxId) -> None:
         """Forget a sandbox and its secrets; fine when it is unknown."""

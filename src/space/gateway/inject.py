@@ -26,6 +26,7 @@ from space.model.policy_bindings import (
     Template,
     UnresolvedSecret,
 )
+from space.wire.gateway import SecretValue
 
 _VALUE = re.compile(r"[\x20-\x7e]+")
 """What a header may hold; a line break in a secret would end the header."""
@@ -60,12 +61,14 @@ class Injector:
         self,
         bindings: Sequence[Binding],
         secrets: Mapping[str, str],
+        told: Mapping[str, SecretValue],
         request: Request,
         headers: Mapping[str, list[str]],
     ) -> Injection:
         """Return what to change; raises UnresolvedSecret, CredentialRefused.
 
-        `headers` are the guest's by lower-case name.
+        `secrets` are the values by name, and `told` says which secrets these are. `headers` are the guest's by
+        lower-case name.
         """
         if not bindings:
             _check_placeholders(headers, ())
@@ -85,7 +88,7 @@ class Injector:
                 case QueryBinding():
                     path = _with_parameter(path, binding.parameter, _filled(binding.value, secrets))
                 case OAuthBinding():
-                    tokens.append(await self._tokens.token(binding, secrets))
+                    tokens.append(await self._tokens.token(binding, secrets, told))
                     made["authorization"] = f"Bearer {tokens[-1]}"
                 case SigV4Binding():
                     made |= sigv4.sign(binding, secrets, request, headers)

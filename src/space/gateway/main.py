@@ -14,7 +14,7 @@ import ssl
 from pathlib import Path
 
 from space import telemetry
-from space.gateway import authz, control, dns_server, egress_service, redaction, relay
+from space.gateway import authz, control, dns_server, egress_service, redaction, relay, rotating
 from space.gateway.accesslog import AccessLog, Ending
 from space.gateway.audit import Audit
 from space.gateway.certs import Certificates
@@ -45,7 +45,7 @@ async def _serve(settings: GatewaySettings) -> None:
     resolver = Resolver(settings.resolvers, ranges.refused(settings.never_except))
     trust = ssl.create_default_context(cafile=None if settings.roots is None else str(settings.roots))
     redactions = Redactions()
-    egress = Egress(guests, resolver, Injector(Tokens(resolver, trust)), redactions, audit)
+    egress = Egress(guests, resolver, Injector(Tokens(resolver, trust, guests)), redactions, audit)
     lookup = Lookup(guests, orders, audit)
     certificates = Certificates(lookup.wanted)
     raw = Relay(guests, resolver, audit)
@@ -59,11 +59,13 @@ async def _serve(settings: GatewaySettings) -> None:
         await stack.enter_async_context(dns_server.serving(lookup.answer))
         async with asyncio.TaskGroup() as group:
             ends = group.create_task(ending.run(orders))
+            tells = group.create_task(rotating.tell(guests, orders, audit))
             group.create_task(redaction.serve(layout.needles_sock, redactions, stop))
             group.create_task(control.serve(layout.gateway_control_sock, parts, stop))
             telemetry.logger().info("gateway_started")
             await stop.wait()
             ends.cancel()
+            tells.cancel()
     telemetry.logger().info("gateway_stopped")
 
 

@@ -21,10 +21,14 @@ class Orders:
         self._open: dict[int, asyncio.Event] = {}
         self._watch: asyncio.Queue[str | None] | None = None
 
-    async def carry_out(self, order: Callable[[int], wire.NameGiven | wire.EndConnections]) -> None:
+    async def carry_out(
+        self,
+        order: Callable[[int], wire.NameGiven | wire.EndConnections | wire.SecretRotated],
+        within_s: float = _DONE_S,
+    ) -> None:
         """Tell the worker and wait until it has done it. `order` gets a number.
 
-        Raises Unavailable where no worker watches, or when it takes longer than 2 s.
+        Raises Unavailable where no worker watches, or when it takes too long.
         """
         if self._watch is None:
             raise Unavailable("The worker of this host is not there; it may be restarting. Try again.")
@@ -32,7 +36,7 @@ class Orders:
         self._open[number] = event
         try:
             self._watch.put_nowait(order(number).model_dump_json())
-            async with asyncio.timeout(_DONE_S):
+            async with asyncio.timeout(within_s):
                 await event.wait()
         except TimeoutError:
             raise Unavailable("The worker of this host did not answer in time. Try again.") from None

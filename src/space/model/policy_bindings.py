@@ -123,7 +123,8 @@ class SigV4Binding:
 class OAuthBinding:
     """Set `authorization: Bearer ...` with a token that the gateway gets from `token_url` (RFC 6749 §4.4, §6).
 
-    With a `refresh_token` by that grant, else by client credentials. The gateway keeps both kinds of token.
+    With a `refresh_token`, which is one placeholder and nothing else, by that grant, else by client credentials. The
+    gateway keeps both kinds of token; a refresh token that the endpoint replaces becomes the secret's next value.
     """
 
     token_url: str

@@ -130,6 +130,8 @@ def _read_sigv4(document: Mapping[str, object], place: str) -> Binding:
 def _read_oauth(document: Mapping[str, object], place: str) -> Binding:
     client_secret = _optional(document, "client_secret", place)
     refresh_token = _optional(document, "refresh_token", place)
+    if refresh_token is not None and refresh_token.text != f"${{secrets.{''.join(refresh_token.secrets)}}}":
+        raise InvalidPolicy(f"{place}.refresh_token: is one secret alone, since the endpoint may give its next value.")
     if client_secret is None and refresh_token is None:
         raise InvalidPolicy(f"{place}: needs a client_secret, a refresh_token, or both.")
     return OAuthBinding(

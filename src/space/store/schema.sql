@@ -283,6 +283,8 @@ CREATE TABLE secrets (
     updated_at timestamptz NOT NULL DEFAULT now(),
     -- what a client wrote beside it: nothing secret, and nothing that we go by
     metadata jsonb NOT NULL DEFAULT '{}',
+    -- how often a provider has rotated the value since somebody set it
+    rotated bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (project_id, name)
 );
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
+from space.model.errors import Stale
 from space.model.ids import ProjectId, new_id
 from space.model.secret import Sealed, Secret
 from space.store.db import Queries, Record
@@ -16,17 +17,24 @@ _PUT = f"""
 INSERT INTO secrets (project_id, name, id, version, sealed, key_id, metadata)
 VALUES ($1, $2, $3, $4, $5, $6, coalesce($7, '{{}}'::jsonb))
 ON CONFLICT (project_id, name) DO UPDATE
-   SET version = excluded.version, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = now(),
+   SET version = excluded.version, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = now(), rotated = 0,
        metadata = coalesce($7, secrets.metadata)
 RETURNING {_COLUMNS}"""
+_OWNER = "SELECT project_id FROM secrets WHERE id = $1"
+_SEALED_ONE = "SELECT id, name, version, rotated, sealed, key_id FROM secrets WHERE id = $1"
+_ROTATE = """
+UPDATE secrets SET version = version + 1, rotated = rotated + 1, sealed = $3, key_id = $4, updated_at = now()
+ WHERE id = $1 AND version = $2 RETURNING version"""
 _LIST = f"SELECT {_COLUMNS} FROM secrets WHERE project_id = $1 ORDER BY name"
 _FIND = (
     f"SELECT {_COLUMNS} FROM secrets WHERE project_id = $1 AND (name = $2 OR id = $2) ORDER BY name = $2 DESC LIMIT 1"
 )
 _DELETE = "DELETE FROM secrets WHERE project_id = $1 AND name = $2 RETURNING name"
-_SEALED = "SELECT id, name, version, sealed, key_id FROM secrets WHERE project_id = $1 AND name = ANY($2::text[])"
+_SEALED = """
+SELECT id, name, version, rotated, sealed, key_id FROM secrets
+ WHERE project_id = $1 AND name = ANY($2::text[])"""
 _OTHER_KEYS = """
-SELECT id, name, version, sealed, key_id FROM secrets
+SELECT id, name, version, rotated, sealed, key_id FROM secrets
  WHERE key_id <> $1 AND id > $2 ORDER BY id LIMIT $3"""
 _RESEAL = "UPDATE secrets SET sealed = $3, key_id = $4 WHERE id = $1 AND version = $2"
 
@@ -41,10 +49,11 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SealedSecret:
-    """A stored value."""
+    """A stored value. `given_version` is the last one that somebody set; a provider's rotations count from there."""
 
     name: str
     place: Place
+    given_version: int
     sealed: Sealed
 
 
@@ -53,7 +62,8 @@ def _secret(row: Record) -> Secret:
 
 
 def _sealed(row: Record) -> SealedSecret:
-    return SealedSecret(row["name"], Place(row["id"], row["version"]), Sealed(row["key_id"], row["sealed"]))
+    place, sealed = Place(row["id"], row["version"]), Sealed(row["key_id"], row["sealed"])
+    return SealedSecret(row["name"], place, row["version"] - row["rotated"], sealed)
 
 
 async def lock(tx: Queries, project: ProjectId) -> int:
@@ -104,6 +114,29 @@ async def delete(tx: Queries, project: ProjectId, name: str) -> bool:
 async def sealed(db: Queries, project: ProjectId, names: Collection[str]) -> list[SealedSecret]:
     """Return the stored values of those of these secrets that there are."""
     return [_sealed(row) for row in await db.fetch(_SEALED, project, list(names))]
+
+
+async def owner(db: Queries, secret: str) -> ProjectId | None:
+    """Return whose secret has this id."""
+    row = await db.fetchrow(_OWNER, secret)
+    return None if row is None else ProjectId(row["project_id"])
+
+
+async def sealed_one(tx: Queries, secret: str) -> SealedSecret | None:
+    """Return the stored value of the secret with this id."""
+    row = await tx.fetchrow(_SEALED_ONE, secret)
+    return None if row is None else _sealed(row)
+
+
+async def rotate(tx: Queries, place: Place, sealed: Sealed) -> int:
+    """Put what a provider gave in the place of a value, sealed for the version after it; returns that version.
+
+    Raises Stale where that is not the newest value.
+    """
+    row = await tx.fetchrow(_ROTATE, place.id, place.version, sealed.data, sealed.key_id)
+    if row is None:
+        raise Stale("Somebody has set the secret meanwhile.")
+    return int(row["version"])
 
 
 async def under_other_keys(db: Queries, key_id: str, after: str, limit: int) -> list[SealedSecret]:

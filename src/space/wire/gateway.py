@@ -15,19 +15,22 @@ The worker watches it and tells all again after a restart of either side.
     GET    /v1/egress?boot=&after=      NDJSON of EgressEvent: what was decided, from a bounded ring
 
 A WatchLine with an `order` waits for its `done`: a guest gets the address of a new name only after the worker has
-recorded it, so that no address ever gets a second name, whoever is killed in between.
+recorded it, so that no address ever gets a second name, whoever is killed in between. That of a rotated secret says
+that the control plane has seen to it; until then it is told again and again.
 """
 
+import dataclasses
 import datetime as dt
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import httpx2
 import pydantic
 
 from space.model.errors import Unavailable
 from space.model.ids import SandboxId
+from space.model.rotation import Rotation
 from space.wire.problem import raise_for_problem
 
 AGENT_PORT = 49983
@@ -51,9 +54,14 @@ class EgressOrder(pydantic.BaseModel):
 
 
 class SecretValue(pydantic.BaseModel):
-    """A secret's value, in memory only."""
+    """A secret's value, in memory only.
 
+    `given_version` is the version that somebody set; where `version` is higher, a provider has rotated it since.
+    """
+
+    id: str
     version: int
+    given_version: int
     value: pydantic.SecretStr
 
     @pydantic.field_serializer("value", when_used="json")
@@ -66,6 +74,27 @@ class SecretsOrder(pydantic.BaseModel):
 
     generation: int
     values: dict[str, SecretValue]
+
+
+class Rotated(pydantic.BaseModel):
+    """A secret's value that its provider gave in place of another (model/rotation.py), in memory only."""
+
+    secret: str
+    value: pydantic.SecretStr
+    after: list[str]
+
+    @pydantic.field_serializer("value", when_used="json")
+    def _reveal(self, value: pydantic.SecretStr) -> str:
+        return value.get_secret_value()
+
+    @classmethod
+    def of(cls, rotation: Rotation) -> Self:
+        """Return a rotation as it is told."""
+        return cls.model_validate(dataclasses.asdict(rotation))
+
+    def to_rotation(self) -> Rotation:
+        """Return the rotation that is told."""
+        return Rotation(self.secret, self.value.get_secret_value(), tuple(self.after))
 
 
 class Authority(pydantic.BaseModel):
@@ -96,10 +125,11 @@ class SlotEntry(pydantic.BaseModel):
 
 
 class SlotMap(pydantic.BaseModel):
-    """All slots of a worker, by sandbox id, and what leaf certificates are signed with."""
+    """All slots of a worker, by sandbox id, what leaf certificates are signed with, and what came of their secrets."""
 
     slots: dict[str, SlotEntry]
     authority: Authority | None = None
+    rotated: list[Rotated] = []
 
 
 class RawTarget(pydantic.BaseModel):
@@ -166,8 +196,16 @@ class EndConnections(pydantic.BaseModel):
     ports: list[int]
 
 
-WatchLine = Annotated[Heartbeat | NameGiven | EndConnections, pydantic.Field(discriminator="type")]
-_WATCH_LINE: pydantic.TypeAdapter[Heartbeat | NameGiven | EndConnections] = pydantic.TypeAdapter(WatchLine)
+class SecretRotated(Rotated):
+    """Tell the control plane, and say done once it has seen to it."""
+
+    type: Literal["rotated"] = "rotated"
+    order: int
+
+
+AnyLine = Heartbeat | NameGiven | EndConnections | SecretRotated
+WatchLine = Annotated[AnyLine, pydantic.Field(discriminator="type")]
+_WATCH_LINE: pydantic.TypeAdapter[AnyLine] = pydantic.TypeAdapter(WatchLine)
 
 
 class EgressEvent(pydantic.BaseModel):
@@ -179,12 +217,13 @@ class EgressEvent(pydantic.BaseModel):
     - `ask`: a request is held until somebody answers it (`of` is what to answer to) or `wait_s` is over.
     - `alarm`: a pattern worth a look; `why` says which.
     - `refused`: the proxy itself refused a request before it could be judged (malformed, too large, too many).
+    - `rotated`: a provider gave a new value for a secret of its policy; `why` says which.
     - `gap`: events before this one fell out of the ring; `count` of them.
 
     `seq` rises by one from event to event of one gateway process; `boot` names that process.
     """
 
-    type: Literal["verdict", "traffic", "ask", "alarm", "refused", "gap"]
+    type: Literal["verdict", "traffic", "ask", "alarm", "refused", "rotated", "gap"]
     boot: str
     seq: int
     time: dt.datetime
@@ -242,10 +281,17 @@ class GatewayClient:
         await self._call("DELETE", f"/v1/slots/{sandbox}")
 
     async def put_slots(
-        self, entries: Mapping[SandboxId, SlotEntry], authority: Authority | None = None
+        self,
+        entries: Mapping[SandboxId, SlotEntry],
+        authority: Authority | None = None,
+        rotations: Iterable[Rotation] = (),
     ) -> dict[SandboxId, Settled]:
-        """Replace the whole map."""
-        wanted = SlotMap(slots={str(sandbox): entry for sandbox, entry in entries.items()}, authority=authority)
+        """Replace the whole map; rotations are added to those that it knows."""
+        wanted = SlotMap(
+            slots={str(sandbox): entry for sandbox, entry in entries.items()},
+            authority=authority,
+            rotated=[Rotated.of(one) for one in rotations],
+        )
         answer = SettledMap.model_validate_json(await self._call("PUT", "/v1/slots", wanted.model_dump_json()))
         return {SandboxId(sandbox): settled for sandbox, settled in answer.slots.items()}
 
@@ -270,7 +316,7 @@ class GatewayClient:
         """Say that a WatchLine's order was carried out; fine for one that nobody waits for any more."""
         await self._call("POST", f"/v1/done/{order}")
 
-    async def watch(self) -> AsyncGenerator[Heartbeat | NameGiven | EndConnections]:
+    async def watch(self) -> AsyncGenerator[AnyLine]:
         """Yield what it says, at least once a second while the same process lives; raises Unavailable when it is gone.
 
         Only the newest watch is told; an older one ends.

@@ -20,6 +20,7 @@ lower one than the worker has is `stale`, the same one again is fine.
     PUT    /v1/sandboxes/{id}/egress  EgressOrder: answers when it holds, and what it no longer allows has ended
     PUT    /v1/sandboxes/{id}/secrets SecretsOrder: kept in memory only
     PUT    /v1/sandboxes/{id}/asks/{n}   AskAnswer: for a request that is held
+    POST   /v1/rotations/{secret}/stored?value=  the control plane has seen to the rotation to what has this fingerprint
     PUT    /v1/authority              Authority: what certificates for guests are signed with; kept in memory only
     GET    /v1/egress?boot=&after=    NDJSON of EgressEvent, as the gateway tells them
     GET    /v1/watch                  NDJSON of Fact: all it holds, `synced`, then every change, a heartbeat each second
@@ -42,7 +43,7 @@ from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
 from space.wire.agent import GuestUsage
-from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, SecretsOrder
+from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, Rotated, SecretsOrder
 from space.wire.problem import raise_for_problem
 
 CREATE_TIMEOUT_S = 90
@@ -200,11 +201,15 @@ class HeartbeatFact(pydantic.BaseModel):
     memory_free_mib: int
 
 
-Fact = Annotated[
-    SandboxFact | GoneFact | SyncedFact | HeartbeatFact,
-    pydantic.Field(discriminator="type"),
-]
-_FACT: pydantic.TypeAdapter[SandboxFact | GoneFact | SyncedFact | HeartbeatFact] = pydantic.TypeAdapter(Fact)
+class RotatedFact(Rotated):
+    """A provider rotated a secret. Told to every watcher until one says that it is stored."""
+
+    type: Literal["rotated"] = "rotated"
+
+
+AnyFact = SandboxFact | GoneFact | SyncedFact | HeartbeatFact | RotatedFact
+Fact = Annotated[AnyFact, pydantic.Field(discriminator="type")]
+_FACT: pydantic.TypeAdapter[AnyFact] = pydantic.TypeAdapter(Fact)
 
 
 class BuildTemplate(pydantic.BaseModel):
@@ -403,7 +408,11 @@ class WorkerClient:
         """Remove a template's files; fine when there are none."""
         await self.call("DELETE", f"/v1/templates/{digest}")
 
-    async def watch(self) -> AsyncGenerator[SandboxFact | GoneFact | SyncedFact | HeartbeatFact]:
+    async def rotation_stored(self, secret: str, print_of_value: str) -> None:
+        """Say that the rotation to the value with this fingerprint was seen to; fine for one that it does not know."""
+        await self.call("POST", f"/v1/rotations/{secret}/stored?value={print_of_value}")
+
+    async def watch(self) -> AsyncGenerator[AnyFact]:
         """Yield facts for ever; raises Unavailable when the stream ends or stays silent for five heartbeats."""
         async with contextlib.aclosing(self.lines("GET", "/v1/watch", None, 5 * HEARTBEAT_S)) as found:
             async for line in found:

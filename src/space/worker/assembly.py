@@ -40,7 +40,7 @@ class Worker:
     def loops(self) -> list[Coroutine[None, None, None]]:
         """Return what has to run beside the API."""
         return [
-            self.host.link.run(self.fleet.note_name),
+            self.host.link.run(self.fleet.note_name, self.fleet.note_rotation),
             self.host.pool.run(),
             self.stock.settler.run(),
             self.stock.shelf.run(),

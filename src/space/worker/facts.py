@@ -2,22 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
-from space.wire.worker import HEARTBEAT_S, GoneFact, HeartbeatFact, SandboxFact, SyncedFact
+from space.wire.worker import HEARTBEAT_S, AnyFact, GoneFact, HeartbeatFact, RotatedFact, SandboxFact, SyncedFact
 
 _BACKLOG = 4096
-AnyFact = SandboxFact | GoneFact | SyncedFact | HeartbeatFact
 
 
 class FactHub:
     """Fans facts out. A watcher too slow to keep up is cut off; it comes back and is told everything again."""
 
-    def __init__(self, boot_id: str, current: Callable[[], list[SandboxFact]], free_mib: Callable[[], int]) -> None:
+    def __init__(self, boot_id: str, current: Callable[[], Sequence[AnyFact]], free_mib: Callable[[], int]) -> None:
         self._boot_id, self._current, self._free_mib = boot_id, current, free_mib
         self._watchers: set[asyncio.Queue[AnyFact | None]] = set()
 
-    def publish(self, fact: SandboxFact | GoneFact) -> None:
+    def publish(self, fact: SandboxFact | GoneFact | RotatedFact) -> None:
         """Tell all watchers; never waits."""
         for queue in list(self._watchers):
             try:

@@ -10,15 +10,18 @@ from space.disk.frozen import Frozen
 from space.image import catalog
 from space.model.errors import NotFound, SandboxFailed, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId, TemplateDigest, new_id
+from space.model.rotation import Rotation
 from space.model.template import Template
 from space.telemetry import logger
 from space.wire.gateway import EgressOrder, SecretsOrder
 from space.wire.worker import (
     Activity,
+    AnyFact,
     ForkChild,
     ForkResult,
     ForkSandbox,
     GoneFact,
+    RotatedFact,
     SandboxFact,
     SnapshotSandbox,
     StartSandbox,
@@ -56,11 +59,19 @@ class Fleet:
         self._buried: collections.OrderedDict[SandboxId, int] = collections.OrderedDict()
         self._lives: dict[asyncio.Task[None], Machine] = {}
         self._draining = False
-        self.facts = FactHub(worker_boot, self.told, lambda: self._admission.free_mib)
+        self.facts = FactHub(worker_boot, self._all_told, lambda: self._admission.free_mib)
 
     def told(self) -> list[SandboxFact]:
         """Return what is true of every sandbox here."""
         return [machine.fact() for machine in self._machines.values()]
+
+    def _all_told(self) -> list[AnyFact]:
+        rotations = self._host.link.rotations.unstored()
+        return [*self.told(), *(RotatedFact.of(rotation) for rotation in rotations)]
+
+    def note_rotation(self, rotation: Rotation) -> None:
+        """Tell the control plane of a secret that its provider has rotated."""
+        self.facts.publish(RotatedFact.of(rotation))
 
     def entries(self) -> list[Entry]:
         """Return the ledger's entry of every sandbox here."""

@@ -13,6 +13,7 @@ from space.host.command import CommandError
 from space.layout import Layout
 from space.model.errors import InvalidArgument, NotFound, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
+from space.model.rotation import Rotation, Rotations
 from space.net import slot
 from space.net.openings import Openings, Target
 from space.telemetry import logger
@@ -24,6 +25,7 @@ from space.wire.gateway import (
     GatewayClient,
     NameGiven,
     RawTarget,
+    SecretRotated,
     SecretsOrder,
     Settled,
     SlotEntry,
@@ -34,6 +36,8 @@ _RETRY_S = 0.1
 _ADMIT_S = 10
 Named = Callable[[SandboxId, str, str], None]
 """Records, on storage, that a sandbox's guest is given an address for a name."""
+Rotate = Callable[[Rotation], None]
+"""Tells the control plane, once, of a secret that its provider has rotated."""
 
 
 class GatewayLink:
@@ -47,6 +51,8 @@ class GatewayLink:
         self._secrets: dict[SandboxId, SecretsOrder] = {}
         self._authority: Authority | None = None
         self._linked = asyncio.Event()
+        self.rotations = Rotations()
+        self._asked_of: dict[str, int] = {}
 
     @property
     def authority(self) -> Authority | None:
@@ -57,7 +63,7 @@ class GatewayLink:
         """Return the generation of a sandbox's secrets that are here, 0 for none."""
         return self._secrets[sandbox].generation if sandbox in self._secrets else 0
 
-    async def run(self, named: Named) -> None:
+    async def run(self, named: Named, rotate: Rotate) -> None:
         """Hold the gateway's watch for ever; after each (re)connection tell it everything."""
         await self._openings.clear()
         while True:
@@ -68,6 +74,8 @@ class GatewayLink:
                             await self._tell_all()
                         if isinstance(line, NameGiven | EndConnections):
                             await self._carry_out(line, named)
+                        elif isinstance(line, SecretRotated):
+                            self._take(line, rotate)
             except (SpaceError, CommandError) as error:
                 if self._linked.is_set() or not isinstance(error, Unavailable):
                     log.warning("gateway_lost", error=str(error))
@@ -77,10 +85,10 @@ class GatewayLink:
     async def _tell_all(self) -> None:
         told = {sandbox: self._entry(sandbox) for sandbox in self._slots}
         try:
-            settled = await self.client.put_slots(told, self._authority)
+            settled = await self.client.put_slots(told, self._authority, self.rotations.known())
         except InvalidArgument as error:  # a policy that was good for an older release must not cost the others theirs
             log.warning("gateway_refused_all", error=str(error))
-            await self.client.put_slots({}, self._authority)
+            await self.client.put_slots({}, self._authority, self.rotations.known())
             settled = {sandbox: await self._put_alone(sandbox, entry) for sandbox, entry in told.items()}
         for sandbox, wanted in settled.items():
             await self._settle(str(told[sandbox].address), wanted)
@@ -117,6 +125,26 @@ class GatewayLink:
             log.warning("gateway_order_failed", sandbox=sandbox, order=order.type, error=str(error))
             return
         await self.client.done(order.order)
+
+    def _take(self, line: SecretRotated, rotate: Rotate) -> None:
+        """Remember what the gateway has been given, also for the next gateway, and pass it on."""
+        rotation = line.to_rotation()
+        self._asked_of[rotation.secret] = line.order
+        if self.rotations.note(rotation):
+            log.info("secret_rotated", secret=rotation.secret)
+            rotate(rotation)
+
+    async def rotation_stored(self, secret: str, print_of_value: str) -> None:
+        """Note that the control plane has seen to a rotation; it is kept for as long as a value here needs it."""
+        self.rotations.mark_stored(secret, print_of_value)
+        self._forget_rotations()
+        if all(rotation.secret != secret for rotation in self.rotations.unstored()) and secret in self._asked_of:
+            with contextlib.suppress(Unavailable):  # it asks again
+                await self.client.done(self._asked_of.pop(secret))
+
+    def _forget_rotations(self) -> None:
+        values = (value for order in self._secrets.values() for value in order.values.values())
+        self.rotations.forget_used((value.id, value.value.get_secret_value()) for value in values)
 
     async def _settle(self, address: str, settled: Settled) -> None:
         """Make true what the gateway decides by now. Raises CommandError."""
@@ -163,6 +191,7 @@ class GatewayLink:
     def forget(self, sandbox: SandboxId) -> None:
         """Drop the secrets of a sandbox that will not come back."""
         self._secrets.pop(sandbox, None)
+        self._forget_rotations()
 
     # -- what may leave ------------------------------------------------------------------------------------------------
 
@@ -194,6 +223,7 @@ class GatewayLink:
         if order.generation < self.secrets_generation(sandbox):
             raise Stale(f"The secrets of generation {self.secrets_generation(sandbox)} are here already.")
         self._secrets[sandbox] = order
+        self._forget_rotations()
         if sandbox in self._slots:
             with contextlib.suppress(Unavailable, NotFound):  # told with everything else when it is back
                 await self.client.put_secrets(sandbox, order)

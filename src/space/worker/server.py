@@ -141,6 +141,11 @@ def _add_egress(app: FastAPI, worker: Worker) -> None:
         await link.client.answer_ask(SandboxId(sandbox), ask, answer)
         return Response(status_code=204)
 
+    @app.post("/v1/rotations/{secret}/stored", status_code=204)
+    async def rotation_stored(secret: Id, value: str) -> Response:
+        await link.rotation_stored(secret, value)
+        return Response(status_code=204)
+
     @app.put("/v1/authority", status_code=204)
     async def put_authority(authority: Authority) -> Response:
         trust.describe(authority)
