@@ -1,12 +1,15 @@
 """Credentials on their way: where they go, where they never go, and what the guest can do about it."""
 
+import asyncio
 import base64
 import os
 from collections.abc import AsyncGenerator
 
 import pytest
-from tests.support import egress_world
+from tests.support import egress_world, node_world
 from tests.support.egress_world import CANARY, World
+
+from space.model.rotation import fingerprint
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes network namespaces")
 
@@ -158,6 +161,47 @@ async def test_oauth_tokens_are_fetched_once_and_the_refresh_token_stays(world: 
     assert asked["authorization"] == "Basic " + base64.b64encode(b"app:client-secret-1").decode()
     # the endpoint itself is not opened to the guest by that
     assert await world.run(world.one, "show(lookup('idp.test'))") == [5, []]
+
+
+async def test_a_rotated_refresh_token_outlives_the_gateway_that_was_given_it(world: World) -> None:
+    """Without the control plane, which is away: the worker remembers it, for the next gateway and for later."""
+    binding = {
+        "kind": "oauth",
+        "token_url": "https://idp.test/token?once=1&life=0",
+        "client_id": "app",
+        "refresh_token": "${secrets.REFRESH}",
+    }
+    before = len(world.seen("token"))
+    await world.give(world.one, REFRESH="refresh-zero")
+    await world.allow(world.one, {"allow": [{"host": "bound.test", "secrets": [binding]}]})
+    assert (await world.fetch(world.one, "bound.test", "/1"))["status"] == 200
+    event = await world.events(type="rotated", sandbox=world.one.sandbox)
+    assert "REFRESH" in event.why
+    async with asyncio.timeout(30):
+        while not any(one.replaces("refresh-zero") for one in world.rotated):
+            await asyncio.sleep(0.02)
+    await world.restart_gateway()
+    async with asyncio.timeout(node_world.DEADLINE_S):
+        while (await world.fetch(world.one, "bound.test", "/2")).get("status") != 200:
+            await asyncio.sleep(0.05)
+    # one more for each request whose answer could not be searched yet
+    asked = world.seen("token")[before:]
+    given = [f"refresh-{before + 1 + number}" for number in range(len(asked))]
+    assert [one["form"]["refresh_token"] for one in asked] == ["refresh-zero", *given[:-1]]
+    assert not any(one["used"] for one in asked), "each once, as the endpoint demands"
+    # told once more as the endpoint has long dropped it, by a control plane that has not heard of it yet
+    await world.give(world.one, REFRESH="refresh-zero")
+    assert (await world.fetch(world.one, "bound.test", "/3"))["status"] == 200
+    # the control plane is back, and stores what the worker has told it last
+    async with asyncio.timeout(30):
+        while (newest := f"refresh-{len(world.seen('token'))}") != world.rotated[-1].value:
+            await asyncio.sleep(0.02)
+    assert world.rotated[-1].replaces("refresh-zero")
+    await world.link.rotation_stored("id-of-REFRESH", fingerprint(newest))
+    assert world.link.rotations.unstored() == []
+    await world.give(world.one, REFRESH=newest)
+    assert world.link.rotations.known() == []
+    assert (await world.fetch(world.one, "bound.test", "/4"))["status"] == 200
 
 
 async def test_aws_requests_are_signed_anew(world: World) -> None:

@@ -2,16 +2,14 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncGenerator
 
 import pytest
-from tests.support import egress_world, node_world
+from tests.support import egress_world
 from tests.support.egress_world import World
 
 from space.host import netns
 from space.model.errors import Stale
-from space.model.rotation import fingerprint
 from space.net.openings import Openings
 from space.wire.gateway import EgressOrder, SecretsOrder, SlotEntry
 from space.worker.gateway_link import GatewayLink
@@ -75,45 +73,3 @@ async def test_an_older_policy_or_secret_is_refused(world: World) -> None:
         await world.link.put_secrets(world.one.sandbox, SecretsOrder(generation=2, values={}))
     assert world.link.secrets_generation(world.one.sandbox) == 3
     assert (await world.fetch(world.one, "allowed.test", port=80, tls=False))["status"] == 200
-
-
-async def test_a_rotated_refresh_token_outlives_the_gateway_that_was_given_it(world: World) -> None:
-    """Without the control plane, which is away: the worker remembers it, for the next gateway and for later."""
-    binding = {
-        "kind": "oauth",
-        "token_url": "https://idp.test/token?once=1&life=0",
-        "client_id": "app",
-        "refresh_token": "${secrets.REFRESH}",
-    }
-    await world.give(world.one, REFRESH="refresh-zero")
-    await world.allow(world.one, {"allow": [{"host": "bound.test", "secrets": [binding]}]})
-    assert (await world.fetch(world.one, "bound.test", "/1"))["status"] == 200
-    event = await world.events(type="rotated", sandbox=world.one.sandbox)
-    assert "REFRESH" in event.why
-    async with asyncio.timeout(30):
-        while not world.rotated:
-            await asyncio.sleep(0.02)
-    world.gateway.send(signal.SIGKILL)
-    await world.gateway.wait()
-    async with node_world.gateway(world.layout, **egress_world.gateway_settings(world.roots_file)):
-        async with asyncio.timeout(node_world.DEADLINE_S):
-            while (await world.fetch(world.one, "bound.test", "/2")).get("status") != 200:
-                await asyncio.sleep(0.05)
-        used = [asked["form"]["refresh_token"] for asked in world.seen("token")]
-        assert used[0] == "refresh-zero"
-        assert used[1:] == [f"refresh-{number}" for number in range(1, len(used))], "each once, as the endpoint demands"
-        assert not any(asked["used"] for asked in world.seen("token"))
-        # told once more as the endpoint has long dropped it, by a control plane that has not heard of it yet
-        await world.give(world.one, REFRESH="refresh-zero")
-        assert (await world.fetch(world.one, "bound.test", "/3"))["status"] == 200
-        # the control plane is back, and stores what the worker has told it last
-        async with asyncio.timeout(30):
-            while (newest := f"refresh-{len(world.seen('token'))}") != world.rotated[-1].value:
-                await asyncio.sleep(0.02)
-        assert world.rotated[-1].replaces("refresh-zero")
-        await world.link.rotation_stored("id-of-REFRESH", fingerprint(newest))
-        assert world.link.rotations.unstored() == []
-        await world.give(world.one, REFRESH=newest)
-        assert world.link.rotations.known() == []
-        assert (await world.fetch(world.one, "bound.test", "/4"))["status"] == 200
-    assert "refresh-" not in (world.layout.data_dir / "gateway.log").read_text()

@@ -1,7 +1,7 @@
 """Refresh tokens that their endpoint replaces: what the gateway is given becomes the secret's next value, or nothing.
 
 The endpoint is a real one over TLS; gateway and control plane are theirs, put together without the worker between them
-(tests/host/test_gateway_link.py has it, and a gateway that is killed).
+(tests/host/test_egress_credentials.py has it, and a gateway that is killed).
 """
 
 import asyncio

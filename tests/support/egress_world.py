@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
+import signal
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,7 @@ class World:
     redactor: Watched
     named: list[tuple[SandboxId, str, str]]
     rotated: list[Rotation]
+    stack: contextlib.AsyncExitStack
     generations: dict[SandboxId, int] = dataclasses.field(default_factory=dict)
 
     async def allow(self, guest: Guest, policy: Mapping[str, object]) -> None:
@@ -155,6 +157,13 @@ class World:
         }
         order = SecretsOrder.model_validate({"generation": generation, "values": values})
         await self.link.put_secrets(guest.sandbox, order)
+
+    async def restart_gateway(self) -> None:
+        """Kill the gateway and start another one; it may not be told everything yet."""
+        self.gateway.send(signal.SIGKILL)
+        await self.gateway.wait()
+        settings = gateway_settings(self.roots_file)
+        self.gateway = await self.stack.enter_async_context(node_world.gateway(self.layout, **settings))
 
     def _program(self, lines: str) -> str:
         return (
@@ -277,6 +286,6 @@ async def world() -> AsyncGenerator[World]:
                 await link.admit(guest.sandbox, entry)
             yield World(
                 layout, one, two, beyond, link, client, root, ca_file, roots_file, log, gateway, proxy, redactor,
-                named, rotated,
+                named, rotated, stack,
             )  # fmt: skip
             running.cancel()
