@@ -180,9 +180,10 @@ async def test_a_rotated_refresh_token_outlives_the_gateway_that_was_given_it(wo
     async with asyncio.timeout(30):
         while not any(one.replaces("refresh-zero") for one in world.rotated):
             await asyncio.sleep(0.02)
+    address = await world.run(world.one, "show(address_of('bound.test'))")
     await world.restart_gateway()
     async with asyncio.timeout(node_world.DEADLINE_S):
-        while (await world.fetch(world.one, "bound.test", "/2")).get("status") != 200:
+        while (await world.fetch(world.one, "bound.test", "/2", address=address)).get("status") != 200:
             await asyncio.sleep(0.05)
     # one more for each request whose answer could not be searched yet
     asked = world.seen("token")[before:]
