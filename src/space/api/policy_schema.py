@@ -4,6 +4,7 @@ from pydantic.config import JsonDict
 
 from space.model.policy_document import MAX_RULES
 from space.model.policy_presets import PRESETS
+from space.model.policy_upstream import MAX_DNS_SERVERS
 
 _RULES: JsonDict = {"type": "array", "items": {"type": "object"}, "maxItems": MAX_RULES}
 
@@ -21,5 +22,17 @@ POLICY: JsonDict = {
         "observe": {"type": "boolean"},
         "ask": {"type": ["boolean", "object"]},
         "bind_while_open": {"type": "boolean"},
+        "upstream_proxy": {
+            "type": "object",
+            "required": ["address"],
+            "additionalProperties": False,
+            "properties": {
+                "address": {"type": "string"},
+                "username": {"type": "string"},
+                "password": {"type": "string"},
+                "tls": {"type": ["boolean", "object"]},
+            },
+        },
+        "dns_servers": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_DNS_SERVERS},
     },
 }

@@ -73,7 +73,7 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc] # 
             return
         guest.flights.end(flight.seq)
         failed = common.response_flags.upstream_connection_failure
-        if failed:
+        if failed and flight.via is None:  # else it is the upstream proxy's failure
             self._resolver.note_failure(flight.address)
         self._audit.note(
             "traffic",

@@ -19,6 +19,7 @@ from space.gateway.orders import Orders
 from space.gateway.relay import Relay
 from space.gateway.settling import settle
 from space.gateway.slots import SlotMap
+from space.gateway.tunnels import Tunnels
 from space.model.errors import InvalidArgument
 from space.model.ids import SandboxId, is_id
 from space.wire import gateway as wire
@@ -38,11 +39,13 @@ class Parts:
     certificates: Certificates
     asking: Asking
     relay: Relay
+    tunnels: Tunnels
     audit: Audit
 
     def settled(self, guest: Guest) -> wire.Settled:
         """End what this process can end itself, and return what the worker has to make true."""
         self.relay.recheck(guest)
+        self.tunnels.recheck(guest)
         return settle(guest)
 
 
@@ -79,6 +82,7 @@ def _add_slots(app: FastAPI, parts: Parts) -> None:
         parts.slots.remove(ident)
         parts.guests.remove(ident)
         parts.relay.drop(ident)
+        parts.tunnels.drop(ident)
         parts.audit.forget(ident)
 
     @app.put("/v1/slots")

@@ -19,10 +19,11 @@ from space.gateway.identity import Asked, EgressDenied, authority_of, guest_of, 
 from space.gateway.inject import Injection, Injector
 from space.gateway.redaction import Redactions
 from space.gateway.resolve import Resolver
+from space.gateway.tunnels import Tunnels
 from space.model.errors import SpaceError, Unavailable
 from space.model.policy import Policy, Request, Verdict, decide
 from space.model.policy_bindings import Binding
-from space.model.policy_reach import declared_network, may_dial
+from space.model.policy_reach import declared_network, may_dial, proxy_refusal
 
 _ATTEMPTS = 5
 
@@ -36,7 +37,8 @@ class TooManyRequests(SpaceError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Let:
-    """Let it through: to `dial` (`address:port`), under `seq`, with `authority` and what is injected.
+    """Let it through: to `dial` (`address:port`, our own loopback where it goes on through an upstream proxy), under
+    `seq`, with `authority` and what is injected.
 
     `redact` names the secrets that its answer must not show; None where it is passed on as it is.
     """
@@ -53,10 +55,16 @@ class Egress:
     """Decides for the guests of this host."""
 
     def __init__(
-        self, guests: Guests, resolver: Resolver, injector: Injector, redactions: Redactions, audit: Audit
+        self,
+        guests: Guests,
+        resolver: Resolver,
+        injector: Injector,
+        redactions: Redactions,
+        tunnels: Tunnels,
+        audit: Audit,
     ) -> None:
         self._guests, self._resolver, self._injector, self._audit = guests, resolver, injector, audit
-        self._redactions = redactions
+        self._redactions, self._tunnels = redactions, tunnels
         self.asking = Asking(audit)
 
     async def decide(self, asked: Asked, headers: Mapping[str, list[str]]) -> Let:
@@ -109,11 +117,14 @@ class Egress:
         if self._guests.at(asked.source) is not guest:
             raise EgressDenied("The sandbox ended while its request was judged.")
         _check_room(guest)
+        via = guest.policy.upstream_proxy
+        if (refusal := proxy_refusal(guest.policy)) is not None:
+            raise EgressDenied(f"{request.method} {_shown(request)} is not allowed: {refusal}.")
         seq = self._note(guest, asked, request, None, verdict, address, of=question)
-        flight = Flight(seq, asked.source_port, request, address, verdict.rule, time.monotonic())
+        flight = Flight(seq, asked.source_port, request, address, verdict.rule, time.monotonic(), via=via)
         guest.flights.begin(flight, alone=asked.alone)
         return Let(
-            dial=f"{address}:{request.port}",
+            dial=f"{address}:{request.port}" if via is None else self._tunnels.way(guest, via, flight),
             seq=seq,
             authority=authority_of(request),
             upgrade=request.upgrade is not None,
@@ -144,6 +155,7 @@ class Egress:
             lambda address: may_dial(policy, verdict, address, request.protocol, request.port),
             declared_network(policy, verdict),
             spread,
+            policy.dns_servers,
         )
 
     def _note(
@@ -165,6 +177,7 @@ class Egress:
             name=request.host if request else guest.names.name_of(asked.destination) or "",
             port=asked.destination_port,
             address=None if address is None else str(address),
+            via=None if address is None or guest.policy.upstream_proxy is None else str(guest.policy.upstream_proxy),
             method=asked.method[:16],
             path=asked.path.partition("?")[0][:MAX_PATH],
             allowed=error is None,

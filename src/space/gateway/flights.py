@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from space.model.policy import Request
+from space.model.policy_upstream import UpstreamProxy
 
 MAX_IN_FLIGHT = 512
 """Requests of one sandbox at once. The proxy has no such limit of its own (512 connections of 100 streams each)."""
@@ -25,7 +26,7 @@ _MAX_CONNECTIONS = 1024
 class Flight:
     """A request that was let through: to which address, by which rule (None: the default), and when (monotonic s).
 
-    The bytes are those that the proxy has told of so far.
+    `via`: through which upstream proxy. The bytes are those that the proxy has told of so far.
     """
 
     seq: int
@@ -36,6 +37,7 @@ class Flight:
     began_s: float
     sent_bytes: int = 0
     received_bytes: int = 0
+    via: UpstreamProxy | None = None
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The gateway process: `python -m space.gateway --settings FILE`. Unprivileged, in the gateway network namespace.
 
 It has unix sockets for the worker and the two proxies, and in the namespace the guests' name server and the relay for
-raw TCP. What it sends itself (questions to name servers, relayed TCP, OAuth) leaves by the namespace's uplink, where
+raw TCP and for upstream proxies. What it sends itself (questions to name servers, relayed TCP, OAuth) leaves by the namespace's uplink, where
 packet rules for its uid bound it once more.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from space import telemetry
 from space.gateway import authz, control, dns_server, egress_service, redaction, relay, rotating
+from space.gateway import tunnels as tunnel_server
 from space.gateway.accesslog import AccessLog, Ending
 from space.gateway.audit import Audit
 from space.gateway.certs import Certificates
@@ -28,6 +29,8 @@ from space.gateway.redaction import Redactions
 from space.gateway.relay import Relay
 from space.gateway.resolve import Resolver
 from space.gateway.slots import SlotMap
+from space.gateway.socks import Dialer
+from space.gateway.tunnels import Tunnels
 from space.host.process import keep_memory_private
 from space.model import ranges
 from space.settings import GatewaySettings, read_process_settings
@@ -45,17 +48,21 @@ async def _serve(settings: GatewaySettings) -> None:
     resolver = Resolver(settings.resolvers, ranges.refused(settings.never_except))
     trust = ssl.create_default_context(cafile=None if settings.roots is None else str(settings.roots))
     redactions = Redactions()
-    egress = Egress(guests, resolver, Injector(Tokens(resolver, trust, guests)), redactions, audit)
+    dialer = Dialer(resolver, trust)
+    tunnels = Tunnels(guests, dialer, audit)
+    injector = Injector(Tokens(resolver, trust, guests))
+    egress = Egress(guests, resolver, injector, redactions, tunnels, audit)
     lookup = Lookup(guests, orders, audit)
     certificates = Certificates(lookup.wanted)
-    raw = Relay(guests, resolver, audit)
+    raw = Relay(guests, resolver, dialer, audit)
     log = AccessLog(guests, resolver, audit, ending.end)
-    parts = control.Parts(slots, guests, orders, certificates, egress.asking, raw, audit)
+    parts = control.Parts(slots, guests, orders, certificates, egress.asking, raw, tunnels, audit)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(authz.serving(layout.authz_sock, slots))
         ours = egress_service.serving(layout.decisions_sock, layout.egress_sock, egress, certificates, log)
         await stack.enter_async_context(ours)
         await stack.enter_async_context(relay.serving(raw))
+        await stack.enter_async_context(tunnel_server.serving(tunnels))
         await stack.enter_async_context(dns_server.serving(lookup.answer))
         async with asyncio.TaskGroup() as group:
             ends = group.create_task(ending.run(orders))

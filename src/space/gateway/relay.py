@@ -12,7 +12,7 @@ import dataclasses
 import socket
 import struct
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from ipaddress import IPv4Address
 
 from space.gateway.audit import Audit
@@ -21,11 +21,13 @@ from space.gateway.guests import Guest, Guests
 from space.gateway.identity import EgressDenied
 from space.gateway.resolve import Resolver
 from space.gateway.settling import still_allowed
+from space.gateway.socks import Dialer, UpstreamProxyFailed
+from space.gateway.streams import Plain, Stream, carry
 from space.model import ranges
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId
 from space.model.policy import Request, decide
-from space.model.policy_reach import declared_network, may_dial
+from space.model.policy_reach import declared_network, may_dial, proxy_refusal
 from space.telemetry import logger
 from space.wire.gateway import EGRESS_RELAY_PORT
 
@@ -33,8 +35,6 @@ MAX_CONNECTIONS = 128
 """Open connections of one guest through here."""
 
 _CONNECT_S = 5.0
-_IDLE_S = 3600.0
-_CHUNK = 64 * 1024
 _BACKLOG = 512
 _SO_ORIGINAL_DST = 80
 _ANY = "0.0.0.0"  # noqa: S104 - packet rules decide who reaches it
@@ -52,8 +52,8 @@ class _Connection:
 class Relay:
     """The connections of all guests."""
 
-    def __init__(self, guests: Guests, resolver: Resolver, audit: Audit) -> None:
-        self._guests, self._resolver, self._audit = guests, resolver, audit
+    def __init__(self, guests: Guests, resolver: Resolver, dialer: Dialer, audit: Audit) -> None:
+        self._guests, self._resolver, self._dialer, self._audit = guests, resolver, dialer, audit
         self._open: dict[SandboxId, set[_Connection]] = {}
 
     def recheck(self, guest: Guest) -> None:
@@ -93,7 +93,10 @@ class Relay:
             self._check_room(guest)
             guest.budgets.admit(guest.policy, verdict.rule)
             address = await self._address(guest, request, source_port)
-            flight = Flight(0, source_port, request, address, verdict.rule, time.monotonic())
+            via = guest.policy.upstream_proxy
+            flight = Flight(0, source_port, request, address, verdict.rule, time.monotonic(), via=via)
+            if (refusal := proxy_refusal(guest.policy)) is not None:
+                raise EgressDenied(f"TCP to {request.host}:{request.port} is not allowed: {refusal}.")
             if self._guests.at(guest.address) is not guest or not still_allowed(guest.policy, flight):
                 raise EgressDenied("The policy was changed, or the sandbox ended, while the connection was judged.")
             self._check_room(guest)
@@ -108,6 +111,9 @@ class Relay:
         mine.add(connection)
         try:
             await self._carry(client, connection)
+        except UpstreamProxyFailed as error:
+            self._note(guest, request, verdict.rule, str(error), allowed=False, address=address)
+            raise
         finally:
             mine.discard(connection)
             if not mine:
@@ -128,30 +134,15 @@ class Relay:
                 lambda one: may_dial(policy, verdict, one, "tcp", request.port),
                 declared,
                 spread,
+                policy.dns_servers,
             )
         address = IPv4Address(request.host)
         if not self._resolver.passes(address, declared):
             raise EgressDenied(f"{address} may not be reached.")
         return address
 
-    async def _carry(self, client: socket.socket, connection: _Connection) -> None:
-        loop = asyncio.get_running_loop()
-        flight = connection.flight
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as upstream:
-            async with asyncio.timeout(_CONNECT_S):
-                await loop.sock_connect(upstream, (str(flight.address), flight.request.port))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._copy(client, upstream, connection, sends=True))
-                group.create_task(self._copy(upstream, client, connection, sends=False))
-
-    async def _copy(self, source: socket.socket, target: socket.socket, on: _Connection, *, sends: bool) -> None:
-        """Copy one direction until its end, and pass the end on."""
-        loop = asyncio.get_running_loop()
-        buffer = memoryview(bytearray(_CHUNK))
-        while True:
-            count = await self._receive(source, buffer)
-            if not count:
-                break
+    async def _carry(self, client: socket.socket, on: _Connection) -> None:
+        def seen(sends: bool, count: int) -> None:  # noqa: FBT001 - called as streams.Seen
             on.guest.budgets.use(on.flight.rule, count if sends else 0, 0 if sends else count)
             if sends:
                 on.flight.sent_bytes += count
@@ -159,13 +150,23 @@ class Relay:
                 on.flight.received_bytes += count
             if on.guest.budgets.spent(on.guest.policy, on.flight.rule):
                 raise EgressDenied("The bytes that the rule allows are used up.")
-            await loop.sock_sendall(target, buffer[:count])
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
 
-    async def _receive(self, source: socket.socket, buffer: memoryview) -> int:
-        async with asyncio.timeout(_IDLE_S):
-            return await asyncio.get_running_loop().sock_recv_into(source, buffer)
+        async with self._dialled(on) as server:
+            await carry(Plain(client), server, seen)
+
+    @contextlib.asynccontextmanager
+    async def _dialled(self, on: _Connection) -> AsyncGenerator[Stream]:
+        """The connection to where a flight goes, by the way that its policy says."""
+        flight = on.flight
+        if flight.via is not None:
+            servers, target = on.guest.policy.dns_servers, (flight.address, flight.request.port)
+            async with self._dialer.dialled(flight.via, servers, on.guest.secrets, target) as stream:
+                yield stream
+            return
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as upstream:
+            async with asyncio.timeout(_CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(upstream, (str(flight.address), flight.request.port))
+            yield Plain(upstream)
 
     def _note(
         self,
@@ -180,6 +181,7 @@ class Relay:
         return self._audit.note(
             "verdict", guest.sandbox, generation=guest.generation, protocol="tcp", name=request.host,
             port=request.port, address=None if address is None else str(address), allowed=allowed, rule=rule, why=why,
+            via=None if address is None or guest.policy.upstream_proxy is None else str(guest.policy.upstream_proxy),
         )  # fmt: skip
 
     def _note_end(self, guest: Guest, flight: Flight) -> None:
@@ -210,6 +212,17 @@ def _request(guest: Guest, destination: str, port: int) -> Request:
 @contextlib.asynccontextmanager
 async def serving(relay: Relay, port: int = EGRESS_RELAY_PORT) -> AsyncGenerator[None]:
     """Accept connections while the context lasts; those under way end with it."""
+    async with accepting(port, relay.serve, relay.tasks):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def accepting(
+    port: int,
+    serve: Callable[[socket.socket, tuple[str, int]], Awaitable[None]],
+    tasks: Callable[[], Sequence[asyncio.Task[None]]],
+) -> AsyncGenerator[None]:
+    """Have connections to a port served while the context lasts; `tasks` are those to end with it."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -218,7 +231,7 @@ async def serving(relay: Relay, port: int = EGRESS_RELAY_PORT) -> AsyncGenerator
 
         async def one(client: socket.socket, peer: tuple[str, int]) -> None:
             try:
-                await relay.serve(client, peer)
+                await serve(client, peer)
             except* (SpaceError, OSError, TimeoutError):
                 pass  # an end that broke, was refused or fell silent; the event of its end says how far it came
 
@@ -229,10 +242,10 @@ async def serving(relay: Relay, port: int = EGRESS_RELAY_PORT) -> AsyncGenerator
                 group.create_task(one(client, peer))
 
         async with asyncio.TaskGroup() as group:
-            accepting = group.create_task(accept(group))
+            accepts = group.create_task(accept(group))
             try:
                 yield
             finally:
-                accepting.cancel()
-                for task in list(relay.tasks()):
+                accepts.cancel()
+                for task in list(tasks()):
                     task.cancel()

@@ -1,7 +1,8 @@
 """Names to addresses, for the gateway's own dialling: asked only after a request was judged, and screened.
 
 Only A is asked for: the way out is IPv4. Every address of an answer is screened, and one that passed is dialled as a
-literal, so that a name which changes its mind between two lookups gains nothing.
+literal, so that a name which changes its mind between two lookups gains nothing. Name servers that a policy names are
+asked over TCP (RFC 7766): the packet rules let this process open such connections, and nobody else can answer.
 """
 
 import asyncio
@@ -46,30 +47,37 @@ class _Known:
     until_s: float
 
 
+_Key = tuple[str, tuple[IPv4Address, ...]]
+"""A name, and who is asked for it; nobody in particular: the host's name servers."""
+
+
 class Resolver:
-    """Asks the host's name servers, and remembers for as long as they say, within limits."""
+    """Asks the host's name servers or a policy's, and remembers for as long as they say, within limits."""
 
     def __init__(self, servers: Sequence[IPv4Address], refused: Sequence[IPv4Network]) -> None:
         """`refused`: ranges that are dialled only where a policy names them (model/ranges.py)."""
-        self._asks = dns.asyncresolver.Resolver(configure=False)
-        self._asks.nameservers = [str(server) for server in servers]
-        self._asks.lifetime = _LOOKUP_S
-        self._asks.timeout = 1.0
+        self._asks = _asking(servers)
         self._refused = tuple(refused)
-        self._cache: OrderedDict[str, _Known] = OrderedDict()
-        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._cache: OrderedDict[_Key, _Known] = OrderedDict()
+        self._under_way: dict[_Key, asyncio.Future[None]] = {}
         self._avoid: dict[IPv4Address, float] = {}
 
     async def pick(
-        self, name: str, allowed: Callable[[IPv4Address], bool], declared: IPv4Network | None, spread: int
+        self,
+        name: str,
+        allowed: Callable[[IPv4Address], bool],
+        declared: IPv4Network | None,
+        spread: int,
+        servers: tuple[IPv4Address, ...] = (),
     ) -> IPv4Address:
         """Return the address to dial for a canonical name.
 
         `allowed` is what the policy says of an address, `declared` the network in which its rule expects the name, the
-        only way into a refused range. `spread` chooses among several; the same number chooses the same. Raises
-        NotResolved where nothing is left, and Unavailable where no name server answers.
+        only way into a refused range. `spread` chooses among several; the same number chooses the same. `servers` are
+        asked in place of the host's name servers. Raises NotResolved where nothing is left, and Unavailable where no
+        name server answers.
         """
-        found = await self._addresses(name)
+        found = await self._addresses((name, servers))
         passed = [address for address in found if self.passes(address, declared) and allowed(address)]
         if not passed:
             raise NotResolved(
@@ -92,43 +100,44 @@ class Resolver:
         if len(self._avoid) < _CACHE:
             self._avoid[address] = now_s + _AVOID_S
 
-    async def _addresses(self, name: str) -> tuple[IPv4Address, ...]:
-        known = self._fresh(name) or await self._looked_up(name)
+    async def _addresses(self, key: _Key) -> tuple[IPv4Address, ...]:
+        known = self._fresh(key) or await self._looked_up(key)
         if known.addresses is None:
-            raise Unavailable(f"No name server answers for {name}. Try again.")
+            raise Unavailable(f"No name server answers for {key[0]}. Try again.")
         return known.addresses
 
-    def _fresh(self, name: str) -> _Known | None:
-        known = self._cache.get(name)
+    def _fresh(self, key: _Key) -> _Known | None:
+        known = self._cache.get(key)
         if known is None or known.until_s <= time.monotonic():
             return None
-        self._cache.move_to_end(name)
+        self._cache.move_to_end(key)
         return known
 
-    async def _looked_up(self, name: str) -> _Known:
-        while name in self._under_way:  # one question for all who ask at once, and one answer, be it none
-            await asyncio.wait([self._under_way[name]])
-            known = self._fresh(name)
+    async def _looked_up(self, key: _Key) -> _Known:
+        while key in self._under_way:  # one question for all who ask at once, and one answer, be it none
+            await asyncio.wait([self._under_way[key]])
+            known = self._fresh(key)
             if known is not None:
                 return known
         if len(self._under_way) >= _MAX_LOOKUPS:
             raise Unavailable("Too many names are being resolved just now. Try again.")
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way[name] = mine
+        self._under_way[key] = mine
         try:
-            known = await self._ask(name)
+            known = await self._ask(*key)
         finally:
-            del self._under_way[name]
+            del self._under_way[key]
             mine.set_result(None)
-        self._cache[name] = known
+        self._cache[key] = known
         if len(self._cache) > _CACHE:
             self._cache.popitem(last=False)
         return known
 
-    async def _ask(self, name: str) -> _Known:
+    async def _ask(self, name: str, servers: tuple[IPv4Address, ...]) -> _Known:
         now_s = time.monotonic()
+        asks = _asking(servers) if servers else self._asks
         try:
-            answer = await self._asks.resolve(name + ".", dns.rdatatype.A, search=False)
+            answer = await asks.resolve(name + ".", dns.rdatatype.A, search=False, tcp=bool(servers))
         except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
             return _Known((), now_s + _TTL_MIN_S)
         except (dns.exception.DNSException, OSError) as error:
@@ -137,3 +146,11 @@ class Resolver:
         addresses = tuple(IPv4Address(record.address) for record in answer)
         ttl_s = answer.rrset.ttl if answer.rrset is not None else 0
         return _Known(addresses, now_s + min(max(ttl_s, _TTL_MIN_S), _TTL_MAX_S))
+
+
+def _asking(servers: Sequence[IPv4Address]) -> dns.asyncresolver.Resolver:
+    asks = dns.asyncresolver.Resolver(configure=False)
+    asks.nameservers = [str(server) for server in servers]
+    asks.lifetime = _LOOKUP_S
+    asks.timeout = 1.0
+    return asks

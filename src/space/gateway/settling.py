@@ -6,8 +6,10 @@ from ipaddress import IPv4Network
 from space.gateway.flights import Flight
 from space.gateway.guests import Guest
 from space.model.policy import Policy, decide
-from space.model.policy_reach import may_dial, raw_networks, tcp_ports
+from space.model.policy_reach import may_dial, proxy_refusal, raw_networks, tcp_ports
 from space.wire import gateway as wire
+
+_DNS_PORT = 53
 
 
 def settle(guest: Guest) -> wire.Settled:
@@ -24,7 +26,9 @@ def settle(guest: Guest) -> wire.Settled:
 
 
 def still_allowed(policy: Policy, flight: Flight) -> bool:
-    """Tell whether a request that was let through would be let through now."""
+    """Tell whether a request that was let through would be let through now, and by the same way."""
+    if flight.via != policy.upstream_proxy or proxy_refusal(policy) is not None:
+        return False
     request = flight.request
     verdict = decide(policy, request)
     allowed = verdict.allowed or (verdict.ask and flight.rule is None)  # a person's answer holds until it ends
@@ -40,7 +44,12 @@ def raw_targets(guest: Guest) -> Iterator[wire.RawTarget]:
 
 
 def _declared(policy: Policy) -> Iterator[wire.RawTarget]:
-    """Return the networks in which rules expect the names that they allow."""
+    """Return the networks in which rules expect the names that they allow, and whom the gateway itself dials."""
+    proxy = policy.upstream_proxy
+    if proxy is not None and proxy.network is not None:
+        yield wire.RawTarget(cidr=proxy.network, first_port=proxy.port, last_port=proxy.port)
+    for server in policy.dns_servers:
+        yield wire.RawTarget(cidr=IPv4Network(server), first_port=_DNS_PORT, last_port=_DNS_PORT)
     for rule in policy.rules:
         if rule.action == "allow" and rule.host is not None and rule.network is not None:
             for protocol in rule.protocols:

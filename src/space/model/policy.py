@@ -17,6 +17,7 @@ from space.model.policy_bindings import Binding
 from space.model.policy_names import HostPattern, InvalidName, canonical_host
 from space.model.policy_paths import AmbiguousPath, PathPattern, canonical_path
 from space.model.policy_ports import ALL_PORTS, PortRange
+from space.model.policy_upstream import UpstreamProxy
 
 Protocol = Literal["https", "http", "tcp"]
 """`https`: TLS ended at the gateway and each request judged; `http`: likewise without TLS; `tcp`: bytes as they are."""
@@ -95,7 +96,8 @@ class Policy:
     `default` "allow" is about `https` and `http` by name at any port; raw TCP always needs a rule. With `observe` such
     requests are let through and recorded, to learn what a workload needs. `ask_timeout_s`: seconds for which one waits
     for a person's answer instead of being refused at once. `ceiling` must allow a request too. `bind_while_open`:
-    credentials go with it although names that no rule is about may be reached.
+    credentials go with it although names that no rule is about may be reached. What is allowed goes through
+    `upstream_proxy`, where there is one, or not at all; names are looked up at `dns_servers`, none being the host's.
     """
 
     default: Action = "deny"
@@ -104,6 +106,8 @@ class Policy:
     ask_timeout_s: int | None = None
     ceiling: "Policy | None" = None
     bind_while_open: bool = False
+    upstream_proxy: UpstreamProxy | None = None
+    dns_servers: tuple[IPv4Address, ...] = ()
 
     @property
     def open(self) -> bool:
@@ -260,5 +264,6 @@ def denies_all(rule: Rule) -> bool:
 
 
 def secret_names(policy: Policy) -> frozenset[str]:
-    """Return the names of all secrets that a policy binds."""
-    return frozenset(name for rule in policy.rules for binding in rule.bindings for name in binding.secrets)
+    """Return the names of all secrets that a policy binds, those of its upstream proxy among them."""
+    proxy = () if policy.upstream_proxy is None else policy.upstream_proxy.secrets
+    return frozenset(proxy).union(name for rule in policy.rules for binding in rule.bindings for name in binding.secrets)

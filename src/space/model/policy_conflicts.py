@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from space.model.errors import InvalidPolicy
 from space.model.policy import Policy, Protocol, Rule, denies_all
+from space.model.policy_bindings import OAuthBinding
 from space.model.policy_names import HostPattern
 from space.model.policy_ports import PortRange
 
@@ -27,6 +28,11 @@ def check_conflicts(policy: Policy) -> None:
             _check_own_carrier(rule)
         if any(binding.secrets for binding in rule.bindings):
             _check_bound(policy, rule)
+        if policy.upstream_proxy is not None and any(isinstance(one, OAuthBinding) for one in rule.bindings):
+            raise InvalidPolicy(
+                f"{rule.label}: the gateway itself asks for an oauth token, which would not go through upstream_proxy; "
+                "give it the token as a secret."
+            )
 
 
 def _check_decides(rule: Rule, earlier: Rule) -> None:

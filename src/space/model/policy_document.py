@@ -3,7 +3,8 @@
     {"default": "deny", "allow": [RULE...], "deny": [RULE...]}      deny rules come first
     {"default": "deny", "rules": [{"action": "allow", ...RULE}...]} in this order
     {"preset": "packages", "allow": [...]}                          own rules, then the preset's
-    further keys: "observe": true, "ask": true or {"timeout_s": 60}, "bind_while_open": true
+    further keys: "observe": true, "ask": true or {"timeout_s": 60}, "bind_while_open": true, "upstream_proxy": {...},
+        "dns_servers": [...] (policy_upstream.py)
 
 A RULE has `host` or `cidr` or both, and may have `protocol` or `protocols`, `ports`, `methods`, `paths`, `websocket`,
 `headers`, `secrets`, `limits`. What is not understood is refused, and the error says where it stands.
@@ -23,6 +24,7 @@ from space.model.policy_paths import PathPattern, path_pattern
 from space.model.policy_ports import ALL_PORTS, PortRange, merged
 from space.model.policy_presets import PRESETS
 from space.model.policy_reading import choice, field, flag, known, mapping, sequence, shown, some, text, whole_number
+from space.model.policy_upstream import proxy_document, read_dns_servers, read_proxy
 
 MAX_RULES = 256
 MAX_PATHS = 512
@@ -34,7 +36,10 @@ MAX_ASK_S, DEFAULT_ASK_S = 300, 60
 
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 PROTOCOLS: Final = ("https", "http", "tcp")
-_POLICY_KEYS = ("default", "preset", "allow", "deny", "rules", "observe", "ask", "ceiling", "bind_while_open")
+_POLICY_KEYS = (
+    "default", "preset", "allow", "deny", "rules", "observe", "ask", "ceiling", "bind_while_open", "upstream_proxy",
+    "dns_servers",
+)  # fmt: skip
 _RULE_KEYS = (
     "host", "cidr", "protocol", "protocols", "ports", "methods", "paths", "websocket", "headers", "secrets", "limits",
 )  # fmt: skip
@@ -73,6 +78,8 @@ def read(document: Mapping[str, object]) -> Policy:
         ask_timeout_s=_ask(document.get("ask", False)),
         ceiling=None if ceiling is None else read(mapping(ceiling, "ceiling")),
         bind_while_open=flag(document.get("bind_while_open", False), "bind_while_open"),
+        upstream_proxy=field(document, "upstream_proxy", "the policy", read_proxy),
+        dns_servers=field(document, "dns_servers", "the policy", read_dns_servers) or (),
     )
 
 
@@ -90,6 +97,8 @@ def _check_bound_only(policy: Policy) -> None:
         ("ceiling", policy.ceiling is not None),
         ("secrets", any(rule.bindings for rule in policy.rules)),
         ("limits", any(rule.limits != Limits() for rule in policy.rules)),
+        ("upstream_proxy", policy.upstream_proxy is not None),
+        ("dns_servers", bool(policy.dns_servers)),
     ):
         if there:
             raise InvalidPolicy(f"{name}: a ceiling only says what may be allowed at most, and cannot have this.")
@@ -241,13 +250,20 @@ def to_document(policy: Policy) -> dict[str, object]:
         document["ask"] = {"timeout_s": policy.ask_timeout_s}
     if policy.bind_while_open:
         document["bind_while_open"] = True
+    if policy.upstream_proxy is not None:
+        document["upstream_proxy"] = proxy_document(policy.upstream_proxy)
+    if policy.dns_servers:
+        document["dns_servers"] = [str(server) for server in policy.dns_servers]
     if policy.ceiling is not None:
         document["ceiling"] = to_document(policy.ceiling)
     return document
 
 
 def without_credentials(document: Mapping[str, object]) -> dict[str, object]:
-    """Return a valid document without its `headers` and `secrets`; what it allows stays the same."""
+    """Return a valid document without its `headers` and `secrets`; what it allows stays the same, and by which way.
+
+    So an upstream proxy keeps its password: without it nothing would leave.
+    """
 
     def plain(rules: object) -> list[dict[str, object]]:
         listed = (mapping(rule, "rule") for rule in sequence(rules, "rules"))

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
-from space.model.policy import Policy, Protocol, Rule, Verdict, denies_all
+from space.model.policy import Policy, Protocol, Request, Rule, Verdict, decide, denies_all
 from space.model.policy_addresses import EVERYWHERE, holds
 from space.model.policy_ports import ALL_PORTS, PortRange, merged, minus
 
@@ -104,3 +104,15 @@ def _network_denied(policy: Policy, address: IPv4Address, protocol: Protocol, po
         and any(port in ports for ports in rule.ports_of(protocol))
         for rule in policy.rules
     )
+
+
+def proxy_refusal(policy: Policy) -> str | None:
+    """Return why what a policy allows may not go through its upstream proxy; None where it may, or where it has none.
+
+    A project's ceiling bounds the way as well: it has to allow raw TCP to the proxy.
+    """
+    proxy = policy.upstream_proxy
+    if proxy is None or policy.ceiling is None:
+        return None
+    verdict = decide(policy.ceiling, Request("tcp", proxy.host, proxy.port))
+    return None if verdict.allowed else f"the project's ceiling lets nothing go to the upstream proxy: {verdict.why}"

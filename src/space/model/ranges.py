@@ -13,6 +13,9 @@ SLOTS = IPv4Network("100.64.0.0/10")
 SYNTHETIC = IPv4Network("198.18.0.0/15")
 """Addresses that stand for names in a guest (RFC 2544: for tests of devices, on no real network)."""
 
+TUNNELS = IPv4Network("127.64.0.0/10")
+"""Loopback addresses of the gateway's namespace, each of which stands for a place behind a policy's upstream proxy."""
+
 NEVER = tuple(
     IPv4Network(text)
     for text in (

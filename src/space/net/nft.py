@@ -13,7 +13,14 @@ from pathlib import Path
 from space.host import command
 from space.layout import Layout
 from space.model import ranges
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, EGRESS_DNS_PORT, EGRESS_HTTP_PORT, EGRESS_RELAY_PORT
+from space.wire.gateway import (
+    AGENT_INTERNAL_PORT,
+    AGENT_PORT,
+    EGRESS_DNS_PORT,
+    EGRESS_HTTP_PORT,
+    EGRESS_RELAY_PORT,
+    EGRESS_TUNNEL_PORT,
+)
 
 UPLINK = "upl"
 """The gateway namespace's only way out (uplink.py)."""
@@ -72,6 +79,9 @@ table inet space_gw {{
   type filter hook prerouting priority raw; policy accept;
   iifname . ip saddr @slots accept
   iifname "{uplink}" accept
+  # the egress proxy to the gateway, which goes on through a policy's upstream proxy
+  iifname "lo" ip daddr {tunnels} tcp dport {tunnel_port} accept
+  iifname "lo" ip saddr {tunnels} tcp sport {tunnel_port} accept
   # what the limits below say to the ingress proxy
   iifname "lo" icmp type destination-unreachable accept
   counter drop comment "forged"
@@ -97,6 +107,7 @@ table inet space_gw {{
   ct state established accept
   iifname "sl*" ct status dnat tcp dport {{ {egress_port}, {relay_port}, {dns_port} }} ct state new {syn} accept
   iifname "sl*" ct status dnat udp dport {dns_port} ct state new accept
+  iifname "lo" ip daddr {tunnels} tcp dport {tunnel_port} ct state new {syn} accept
   # a smaller packet is asked for on the way out; without this a large upload would stand still
   iifname "{uplink}" ct state related icmp type destination-unreachable accept
   iifname "lo" icmp type destination-unreachable accept
@@ -114,6 +125,7 @@ table inet space_gw {{
   oifname . ip daddr @slots meta skuid {ingress_uid} ct state new tcp dport != {agent_port} add @visits {{ ip daddr ct count over {incoming} }} counter reject with icmp type admin-prohibited
   # only the ingress proxy opens connections into slots, and never to the agent's internal port
   oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport != {internal_port} {syn} accept
+  oifname "lo" meta skuid {egress_uid} ip daddr {tunnels} tcp dport {tunnel_port} {syn} accept
   oifname "{uplink}" meta skuid {gateway_uid} ip daddr @resolvers meta l4proto {{ tcp, udp }} th dport 53 accept
   oifname "{uplink}" ip daddr @own counter drop
   oifname "{uplink}" ip daddr . tcp dport @private_ok meta skuid {{ {gateway_uid}, {egress_uid} }} {syn} accept
@@ -219,6 +231,8 @@ def gateway_ruleset(layout: Layout, reach: Reach) -> str:
         incoming=INCOMING,
         egress_port=EGRESS_HTTP_PORT,
         relay_port=EGRESS_RELAY_PORT,
+        tunnel_port=EGRESS_TUNNEL_PORT,
+        tunnels=ranges.TUNNELS,
         dns_port=EGRESS_DNS_PORT,
         syn=_SYN,
     )

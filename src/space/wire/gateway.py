@@ -40,6 +40,8 @@ EGRESS_HTTP_PORT = 15001
 """Where the egress proxy listens in the gateway namespace; TCP to 198.18.0.0/15 is redirected here."""
 EGRESS_RELAY_PORT = 15002
 """Where the gateway relays raw TCP; what `Settled.raw` lists is redirected here."""
+EGRESS_TUNNEL_PORT = 15003
+"""Where the gateway takes the egress proxy's connections that go on through a policy's upstream proxy."""
 EGRESS_DNS_PORT = 15053
 """Where the gateway answers guests' DNS, UDP and TCP; everything to port 53 is redirected here."""
 
@@ -212,12 +214,13 @@ class EgressEvent(pydantic.BaseModel):
     """One line of what happened to a sandbox's traffic.
 
     - `verdict`: a request, connection (raw) or lookup (dns) was judged; `rule` is the deciding rule's index or None.
-      `observed`: let through only in order to learn; `of`: the ask that it answers.
+      `observed`: let through only in order to learn; `of`: the ask that it answers; `via`: through this upstream proxy.
     - `traffic`: one that was allowed (`of` is the verdict's seq) ended.
     - `ask`: a request is held until somebody answers it (`of` is what to answer to) or `wait_s` is over.
     - `alarm`: a pattern worth a look; `why` says which.
     - `refused`: the proxy itself refused a request before it could be judged (malformed, too large, too many).
     - `rotated`: a provider gave a new value for a secret of its policy; `why` says which.
+    - a `verdict` that is not `allowed` and has an `address`: what was allowed found no way through the upstream proxy.
     - `gap`: events before this one fell out of the ring; `count` of them.
 
     `seq` rises by one from event to event of one gateway process; `boot` names that process.
@@ -233,6 +236,7 @@ class EgressEvent(pydantic.BaseModel):
     name: str = ""
     port: int = 0
     address: str = ""
+    via: str = ""
     method: str = ""
     path: str = ""
     allowed: bool | None = None
