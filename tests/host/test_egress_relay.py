@@ -39,8 +39,11 @@ async def test_a_server_that_speaks_first_is_reached_by_name(world: World) -> No
     await world.allow(world.one, RAW)
     answers = await world.run(
         world.one,
-        SPEAK + "a, e = address_of('allowed.test'), address_of('evil.test')\n"
-        "show([speak(a, 2222), speak(a, 2223), speak(e, 2222), speak(a, 22), fetch('allowed.test', address=a)])",
+        SPEAK + "from concurrent.futures import ThreadPoolExecutor\n"
+        "a, e = address_of('allowed.test'), address_of('evil.test')\n"
+        "with ThreadPoolExecutor() as pool:\n"
+        " spoken = list(pool.map(speak, (a, a, e, a), (2222, 2223, 2222, 22)))\n"
+        "show([*spoken, fetch('allowed.test', address=a)])",
     )
     assert answers[0] == WHOLE
     assert WHOLE not in answers[1:]

@@ -49,6 +49,7 @@ DNS = {
     "expired.test": [FAR],
     "self.test": [FAR],
     "down.test": ["203.0.113.200"],
+    "proxy.test": ["203.0.113.30"],
 }
 CANARY = "CANARY-6f0c9d-secret"
 

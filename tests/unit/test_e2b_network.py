@@ -1,5 +1,6 @@
 """E2B's network configurations as policies of ours: what they let out, and what is refused with why."""
 
+import json
 import re
 from ipaddress import IPv4Address, IPv4Network
 
@@ -14,6 +15,7 @@ from space.e2b.network import (
     checked_mask,
     egress_policy,
     https_ports,
+    proxy_password,
     said,
     said_anew,
 )
@@ -22,6 +24,7 @@ from space.model.policy import Policy, Protocol, Request, decide, matching
 from space.model.policy_addresses import EVERYWHERE, holds
 from space.model.policy_document import parse
 from space.model.policy_reach import may_dial, may_resolve
+from space.model.policy_upstream import OWN_PASSWORD, ProxyTls
 from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
 
 TOKEN = {"api.test": [{"transform": {"headers": {"X-Team": "blue", "Authorization": "Bearer ${e2b.secrets.my-key}"}}}]}
@@ -121,8 +124,13 @@ def test_a_host_with_a_secret_is_reached_by_https_alone(more: dict[str, object])
         ({"denyOut": ["::/0"]}, "IPv6"),
         ({"allowOut": ["10.1.0.0/16"]}, "private or reserved"),
         ({"allowOut": ["not a name"], "denyOut": [ALL_TRAFFIC]}, "no host name"),
-        ({"egressProxy": {"address": "proxy:1080"}}, "egressProxy is not offered"),
-        ({"dnsServers": ["1.1.1.1"]}, "dnsServers is not offered"),
+        ({"egressProxy": {"address": "proxy:1080"}}, "egressProxy: 'proxy' is no host name"),
+        ({"egressProxy": {"address": "proxy.test"}}, "must be \"host:port\""),
+        ({"egressProxy": {"address": "127.0.0.1:1080"}}, "127.0.0.0/8, which no policy may open"),
+        ({"egressProxy": {"address": "proxy.test:1080", "username": "me"}}, "username and password"),
+        ({"egressProxy": {"address": "proxy.test:1", "tls": {"enabled": True, "caCert": "x"}}}, "no certificate"),
+        ({"dnsServers": ["dns.test"]}, "dnsServers: 'dns.test' is no IPv4 address"),
+        ({"dnsServers": ["169.254.169.254"]}, "which no policy may open"),
         ({"rules": {f"h{n}.test": [] for n in range(11)}}, "at most 10 hosts"),
         ({"rules": {"api.test": [{}, {}]}}, "at most one transform"),
         ({"rules": {"api.test": [{"transform": {"headers": {"x": "y" * 2049}}}]}}, "2048"),
@@ -135,6 +143,34 @@ def test_a_host_with_a_secret_is_reached_by_https_alone(more: dict[str, object])
 def test_what_cannot_be_is_refused_with_why(network: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(words)):
         policy(**network)  # type: ignore[arg-type] # fields
+
+
+PROXY = {"address": "proxy.test:1080", "username": "me", "password": "hidden", "tls": {"enabled": True}}
+
+
+def test_a_proxy_and_name_servers_are_the_policys() -> None:
+    found = policy(egressProxy=PROXY, dnsServers=["1.1.1.1", "10.0.0.53"], denyOut=[ALL_TRAFFIC], allowOut=["a.test"])
+    assert found.dns_servers == (IPv4Address("1.1.1.1"), IPv4Address("10.0.0.53"))
+    proxy = found.upstream_proxy
+    assert proxy is not None
+    assert (str(proxy), proxy.tls, proxy.secrets) == ("proxy.test:1080", ProxyTls(), (OWN_PASSWORD,))
+    assert lets(found, "a.test")
+    assert not lets(found, "proxy.test"), "the sandbox itself does not reach it"
+    off = policy(egressProxy={"address": "proxy.test:1080", "tls": {"enabled": False}})
+    assert off.upstream_proxy is not None
+    assert off.upstream_proxy.tls is None
+
+
+def test_a_proxys_password_is_not_in_what_is_kept_or_shown() -> None:
+    network = Network.model_validate({"egressProxy": PROXY | {"tls": {"enabled": True, "caCert": "PEM"}}})
+    shown = {"address": "proxy.test:1080", "username": "me", "tls": {"enabled": True}}
+    assert said(network, None)["network"] == {"egressProxy": shown}
+    update = NetworkUpdate.model_validate({"egressProxy": PROXY})
+    assert said_anew({}, update)["network"] == {"egressProxy": shown}
+    password = proxy_password(network)
+    assert password is not None
+    assert password.get_secret_value() == "hidden"
+    assert "hidden" not in repr(network) + json.dumps(egress_policy(update, None)) + network.model_dump_json()
 
 
 _NETWORKS = st.lists(

@@ -1,6 +1,7 @@
 """Decisions whose ground moves while a name is looked up: the policy, the secrets, the sandbox itself."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from typing import cast
@@ -17,6 +18,9 @@ from space.gateway.oauth import Tokens
 from space.gateway.redaction import Redactions
 from space.gateway.resolve import Resolver
 from space.gateway.settling import settle
+from space.gateway.socks import Dialer
+from space.gateway.tunnels import Tunnels
+from space.model import ranges
 from space.model.errors import SpaceError, Stale
 from space.model.ids import SandboxId, new_id
 from space.wire import gateway as wire
@@ -34,7 +38,12 @@ class SlowNames(Resolver):
         self._meanwhile = meanwhile
 
     async def pick(
-        self, name: str, allowed: Callable[[IPv4Address], bool], declared: IPv4Network | None, spread: int
+        self,
+        name: str,
+        allowed: Callable[[IPv4Address], bool],
+        declared: IPv4Network | None,
+        spread: int,
+        servers: tuple[IPv4Address, ...] = (),
     ) -> IPv4Address:
         await self._meanwhile()
         return IPv4Address("203.0.113.20")
@@ -66,7 +75,8 @@ class World:
         self.happened = False
         resolver = SlowNames(self._once)
         tokens = cast("Tokens", None)  # no binding here asks for one
-        self.egress = Egress(self.guests, resolver, Injector(tokens), Redactions(), self.audit)
+        tunnels = Tunnels(self.guests, Dialer(resolver, ssl.create_default_context()), self.audit)
+        self.egress = Egress(self.guests, resolver, Injector(tokens), Redactions(), tunnels, self.audit)
         self.guests.put(SANDBOX, _entry(policy, 1))
 
     async def _once(self) -> None:
@@ -162,3 +172,28 @@ async def test_an_overtaken_order_changes_nothing() -> None:
     with pytest.raises(SpaceError):
         guest.update(wire.EgressOrder(policy={"allow": [{"host": "??"}]}, generation=7), None)
     assert (await world.decide()).dial == "203.0.113.20:443"
+
+
+PROXIED = PLAIN | {"upstream_proxy": {"address": "203.0.113.30:1080"}}
+
+
+async def test_where_a_proxy_is_set_no_address_of_a_server_is_ever_dialled() -> None:
+    world = World(PROXIED, _nothing)
+    first, again = await world.decide(), await world.decide()
+    assert first.dial == again.dial, "a connection of the proxy's can be used again"
+    assert IPv4Address(first.dial.partition(":")[0]) in ranges.TUNNELS
+    meanwhile = World(PLAIN, lambda made: _put(made, PROXIED))
+    assert IPv4Address((await meanwhile.decide()).dial.partition(":")[0]) in ranges.TUNNELS
+    other = PLAIN | {"upstream_proxy": {"address": "203.0.113.31:1080"}}
+    settled = world.guests.put(SANDBOX, _entry(other, 2))
+    world.egress._tunnels.recheck(settled)
+    assert settle(settled).end == [40000], "what went the other way ends"
+    assert (await world.decide()).dial != first.dial
+
+
+async def test_a_ceiling_bounds_the_proxy_too() -> None:
+    ceiling = {"allow": [{"host": "a.test"}]}
+    with pytest.raises(EgressDenied, match="ceiling lets nothing go to the upstream proxy"):
+        await World(PROXIED | {"ceiling": ceiling}, _nothing).decide()
+    ceiling["allow"].append({"cidr": "203.0.113.30/32", "ports": "1080"})
+    assert (await World(PROXIED | {"ceiling": ceiling}, _nothing).decide()).dial

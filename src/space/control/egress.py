@@ -11,8 +11,10 @@ import dataclasses
 import json
 from collections.abc import Collection
 
+from pydantic import SecretStr
+
 from space.control.plane import Plane
-from space.control.secret_values import values
+from space.control.secret_values import seal_own, values_for
 from space.model.egress import Document, Generations, SandboxEgress
 from space.model.errors import InvalidPolicy, NotFound, SpaceError, Stale
 from space.model.ids import ProjectId, SandboxId
@@ -62,18 +64,24 @@ async def get(plane: Plane, project: ProjectId, sandbox: SandboxId) -> SandboxEg
 
 
 async def put(
-    plane: Plane, project: ProjectId, sandbox: SandboxId, document: Document, e2b: Document | None = None
+    plane: Plane,
+    project: ProjectId,
+    sandbox: SandboxId,
+    document: Document,
+    e2b: Document | None = None,
+    password: SecretStr | None = None,
 ) -> SandboxEgress:
     """Replace a sandbox's policy; returns when it holds and what it no longer allows has ended.
 
-    `e2b` is how a client of E2B said it.
+    `e2b` is how a client of E2B said it; `password` is what came with that for its upstream proxy.
 
     Raises InvalidPolicy and NotFound. Where the worker does not answer, raises Unavailable: the policy is recorded, and
     holds as soon as the worker is back.
     """
     names = await checked(document)
     async with plane.db.transaction() as tx:
-        if not await policies.write(tx, project, sandbox, document, names, e2b):
+        sealed = seal_own(plane.vault, project, password)
+        if not await policies.write(tx, project, sandbox, document, names, e2b, sealed):
             raise NotFound(f"There is no sandbox {sandbox}; it may have been deleted.")
     logger().info("policy_set", sandbox=sandbox, project=project)
     await push(plane, sandbox)
@@ -110,10 +118,7 @@ async def orders(plane: Plane, sandbox: SandboxId) -> Orders:
 async def _orders(plane: Plane, found: SandboxEgress) -> Orders:
     return Orders(
         EgressOrder(policy=found.effective, generation=found.generations.policy),
-        SecretsOrder(
-            generation=found.generations.secrets,
-            values=await values(plane.db, plane.vault, found.project, found.secrets),
-        ),
+        SecretsOrder(generation=found.generations.secrets, values=await values_for(plane.db, plane.vault, found)),
     )
 
 

@@ -1,6 +1,7 @@
 """Use case: copies of a sandbox, each a sandbox of its own from its first instruction; the original goes on.
 
-A child has the policy of the original without its credentials: those are given to it anew, or not at all.
+A child has the policy of the original without its credentials: those are given to it anew, or not at all. What it sends
+goes by the same way, so an upstream proxy keeps its password.
 
 The children's rows come first, leased by this process; then their worker makes all copies in one go, of one moment. A
 child that nobody is making any more (a process died, or `wait` was False) is made on its own by whoever reconciles it.
@@ -20,7 +21,8 @@ from space.model.errors import Conflict, InvalidArgument, SpaceError, Stale, Una
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind, OperationStatus
-from space.model.policy_document import without_credentials
+from space.model.policy import secret_names
+from space.model.policy_document import read, without_credentials
 from space.model.sandbox import MAX_FORKS, Deadlines, Desired, Sandbox, SandboxSpec, check_deadlines, check_spec
 from space.store import operations, policies, sandboxes
 from space.store.db import Queries
@@ -57,7 +59,7 @@ async def fork(plane: Plane, project: ProjectId, sandbox: SandboxId, wish: ForkW
     Raises NotFound, SandboxFailed, Conflict where the original is in the middle of a change, InvalidPolicy. A copy that
     came to nothing leaves nothing.
     """
-    bound = frozenset() if wish.policy is None else await egress.checked(wish.policy)
+    bound = None if wish.policy is None else await egress.checked(wish.policy)
     if not 1 <= wish.count <= MAX_FORKS:
         raise InvalidArgument(f"count must be 1 to {MAX_FORKS}; got {wish.count}.")
     async with plane.db.transaction() as tx:
@@ -75,7 +77,7 @@ async def fork(plane: Plane, project: ProjectId, sandbox: SandboxId, wish: ForkW
 
 
 async def _insert(
-    plane: Plane, tx: Queries, parent: Sandbox, wish: ForkWish, bound: Collection[str], *, held: bool
+    plane: Plane, tx: Queries, parent: Sandbox, wish: ForkWish, bound: Collection[str] | None, *, held: bool
 ) -> tuple[Sandbox, Operation]:
     spec = _spec(parent, wish)
     lease = plane.lease if held else None
@@ -86,7 +88,9 @@ async def _insert(
     source = await policies.get(tx, parent.id)
     assert source is not None, "the parent's row is locked"
     policy = without_credentials(source.document) if wish.policy is None else wish.policy
-    await policies.begin_with(tx, child.id, policy, bound)
+    if bound is None:
+        bound = secret_names(read(policy))
+    await policies.begin_with(tx, child.id, policy, bound, source.password)
     operation = await operations.insert(tx, child, OperationKind.FORK)
     assert operation is not None, "only an idempotency key can be taken"
     return child, operation

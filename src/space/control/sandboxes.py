@@ -4,9 +4,12 @@ import dataclasses
 import secrets
 from collections.abc import Collection, Mapping
 
+from pydantic import SecretStr
+
 from space.control import egress, templates, waiting
 from space.control.plane import Plane
 from space.control.reconcile import abandon, converge, reconcile
+from space.control.secret_values import seal_own
 from space.control.waiting import carried_out, finished, result
 from space.model.egress import Document
 from space.model.errors import Conflict, InvalidArgument, NotFound, SpaceError, Unavailable
@@ -41,6 +44,8 @@ class Wish:
     deadlines: Deadlines
     policy: Document | None = None
     """What may leave it; None: nothing."""
+    proxy_password: SecretStr | None = None
+    """Of the policy's upstream proxy, where it came with it."""
     public_ports: bool = False
     mask_host: str | None = None
     e2b: Mapping[str, object] | None = None
@@ -133,7 +138,8 @@ async def _insert(
         if made is None:
             raise NotFound(f"Template {wish.template!r} was deleted just now.")
         if wish.policy is not None:
-            await policies.begin_with(tx, made.id, wish.policy, bound)
+            own = seal_own(plane.vault, project, wish.proxy_password)
+            await policies.begin_with(tx, made.id, wish.policy, bound, own)
         operation = await operations.insert(tx, made, OperationKind.CREATE, key)
         if operation is None:
             raise _KeyUsed

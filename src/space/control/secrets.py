@@ -4,7 +4,7 @@ from collections.abc import Mapping, Set
 
 from space.control import egress
 from space.control.plane import Plane
-from space.control.secret_values import context
+from space.control.secret_values import context, resealed_own
 from space.control.vault import CannotOpen
 from space.model.errors import Conflict, InvalidArgument, NotFound
 from space.model.ids import ProjectId
@@ -104,4 +104,17 @@ async def reseal(plane: Plane) -> int:
                 continue
             await secrets.reseal(plane.db, one.place, plane.vault.seal(value, context(one.place)))
             count += 1
+    return count + await _reseal_own(plane)
+
+
+async def _reseal_own(plane: Plane) -> int:
+    """Seal sandboxes' own passwords anew."""
+    count, after = 0, ""
+    while found := await policies.under_other_keys(plane.db, plane.vault.key_id, after, _AT_ONCE):
+        after = found[-1].sandbox
+        for one in found:
+            sealed = resealed_own(plane.vault, one)
+            if sealed is not None and one.password is not None:
+                await policies.reseal(plane.db, one.sandbox, one.password, sealed)
+                count += 1
     return count

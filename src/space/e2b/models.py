@@ -3,6 +3,7 @@
 import pydantic
 
 from space.e2b.request import Body
+from space.model.policy_upstream import MAX_CA, MAX_CREDENTIAL, MAX_DNS_SERVERS
 from space.model.sandbox import MAX_FORKS, MAX_TIMEOUT_S
 
 
@@ -31,13 +32,30 @@ class Rule(Body):
     transform: Transform = pydantic.Field(default_factory=Transform)
 
 
+class EgressProxyTls(Body):
+    """TLS to the proxy; a name and authorities to verify it with."""
+
+    enabled: bool = True
+    server_name: str | None = pydantic.Field(default=None, alias="serverName", max_length=253)
+    ca_cert: str | None = pydantic.Field(default=None, alias="caCert", max_length=MAX_CA)
+
+
+class EgressProxy(Body):
+    """The SOCKS5 proxy that everything goes through."""
+
+    address: str = pydantic.Field(max_length=260)
+    username: str | None = pydantic.Field(default=None, max_length=MAX_CREDENTIAL)
+    password: pydantic.SecretStr | None = pydantic.Field(default=None, max_length=MAX_CREDENTIAL)
+    tls: EgressProxyTls | None = None
+
+
 class Egress(Body):
     """What may leave a sandbox; e2b/network.py says how it is read."""
 
     allow_out: list[str] = pydantic.Field(default=[], alias="allowOut", max_length=256)
     deny_out: list[str] = pydantic.Field(default=[], alias="denyOut", max_length=256)
-    dns_servers: list[str] = pydantic.Field(default=[], alias="dnsServers")
-    egress_proxy: dict[str, object] | None = pydantic.Field(default=None, alias="egressProxy")
+    dns_servers: list[str] = pydantic.Field(default=[], alias="dnsServers", max_length=MAX_DNS_SERVERS)
+    egress_proxy: EgressProxy | None = pydantic.Field(default=None, alias="egressProxy")
     rules: dict[str, list[Rule]] = pydantic.Field(default={})
 
 

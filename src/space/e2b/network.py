@@ -10,18 +10,22 @@
 
 What leaves is TCP over IPv4. By name, ports 80 and 443 are http and https, which the gateway judges and can add headers
 to; the other ports are raw TCP. A name whose headers hold a secret is reached by https alone: nothing that it answers
-passes unseen.
+passes unseen. `egressProxy` and `dnsServers` are the policy's `upstream_proxy` and `dns_servers`; the proxy's password
+is not part of the policy, but the sandbox's own secret.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
-from space.e2b.models import Egress, Network, NetworkUpdate, Rule
+from pydantic import SecretStr
+
+from space.e2b.models import Egress, EgressProxy, Network, NetworkUpdate, Rule
 from space.model.errors import InvalidArgument, SpaceError
 from space.model.policy_addresses import NEVER, PRIVATE
 from space.model.policy_names import HostPattern, host_pattern
 from space.model.policy_ports import ALL_PORTS, PortRange, minus
+from space.model.policy_upstream import OWN_PASSWORD, read_dns_servers, read_proxy
 from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
 
 ALL_TRAFFIC = "0.0.0.0/0"
@@ -36,6 +40,7 @@ _MASK = re.compile(r"(?=.{1,255}$)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(:[0-9
 _SECRET = re.compile(r"\$\{e2b\.secrets\.([^{}]*)\}")
 _OUTSIDE = (*NEVER, *PRIVATE)
 _HTTP, _HTTPS = PortRange(80, 80), PortRange(443, 443)
+_NEVER_SHOWN = {"egress_proxy": {"password": True, "tls": {"ca_cert": True}}}
 Json = dict[str, object]
 Headers = Mapping[str, str]
 
@@ -43,7 +48,8 @@ Headers = Mapping[str, str]
 def egress_policy(network: Egress | None, allow_internet_access: bool | None) -> Json:
     """Return the policy; raises InvalidArgument, which says what to do."""
     wish = network or Egress()
-    _check_offered(wish)
+    if len(wish.rules) > MAX_HOSTS:
+        raise InvalidArgument(f"rules: at most {MAX_HOSTS} hosts.")
     allowed, names = _split(wish.allow_out)
     denied, no_names = _split(wish.deny_out)
     if no_names:
@@ -62,22 +68,41 @@ def egress_policy(network: Egress | None, allow_internet_access: bool | None) ->
     document: Json = {"default": "deny" if shut else "allow", "rules": rules}
     if any("${secrets." in value for of_host in headers.values() for value in of_host.values()):
         document["bind_while_open"] = True
+    if wish.egress_proxy is not None:
+        document["upstream_proxy"] = _upstream_proxy(wish.egress_proxy)
+    if wish.dns_servers:
+        document["dns_servers"] = [_dns_server(server) for server in wish.dns_servers]
     return document
 
 
-def _check_offered(wish: Egress) -> None:
-    if wish.egress_proxy is not None:
-        raise InvalidArgument(
-            "egressProxy is not offered here: what leaves goes through the gateway alone. List what may leave in "
-            "allowOut, and let the network of SPACE's host lead to the proxy where all traffic has to go there."
-        )
-    if wish.dns_servers:
-        raise InvalidArgument(
-            "dnsServers is not offered here: names are answered by the gateway, which asks the name servers of SPACE's "
-            "host (SPACE_RESOLVERS). Leave it out."
-        )
-    if len(wish.rules) > MAX_HOSTS:
-        raise InvalidArgument(f"rules: at most {MAX_HOSTS} hosts.")
+def _upstream_proxy(proxy: EgressProxy) -> Json:
+    """Return the proxy of a policy. Its password is not in it, only its name."""
+    found: Json = {"address": proxy.address}
+    if (proxy.username is None) != (proxy.password is None):
+        raise InvalidArgument("egressProxy: username and password, or neither.")
+    if proxy.username is not None:
+        found |= {"username": proxy.username, "password": f"${{secrets.{OWN_PASSWORD}}}"}
+    if proxy.tls is not None and proxy.tls.enabled:
+        parts = (("server_name", proxy.tls.server_name), ("ca", proxy.tls.ca_cert))
+        found["tls"] = {name: part for name, part in parts if part is not None} or True
+    try:
+        read_proxy(found)
+    except SpaceError as error:
+        raise InvalidArgument(f"egressProxy: {error}") from None
+    return found
+
+
+def _dns_server(text: str) -> str:
+    try:
+        read_dns_servers([text])
+    except SpaceError as error:
+        raise InvalidArgument(f"dnsServers: {error}") from None
+    return text
+
+
+def proxy_password(network: Egress | None) -> SecretStr | None:
+    """Return the password that came with a network configuration."""
+    return None if network is None or network.egress_proxy is None else network.egress_proxy.password
 
 
 def _split(entries: Sequence[str]) -> tuple[list[IPv4Network], list[HostPattern]]:
@@ -215,8 +240,13 @@ def said(network: Network | None, allow_internet_access: bool | None) -> Json:
     """Return what a client said, as the info call answers it."""
     found: Json = {"allowInternetAccess": allow_internet_access}
     if network is not None:
-        found["network"] = network.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+        found["network"] = _shown(network)
     return found
+
+
+def _shown(network: Egress) -> Json:
+    """Return what of it is read back: not the proxy's password, nor its authorities, as E2B has it."""
+    return network.model_dump(by_alias=True, exclude_none=True, exclude_unset=True, exclude=_NEVER_SHOWN)
 
 
 def said_anew(before: Mapping[str, object], update: NetworkUpdate) -> Json:
@@ -227,6 +257,6 @@ def said_anew(before: Mapping[str, object], update: NetworkUpdate) -> Json:
         for name, value in (former.items() if isinstance(former, dict) else ())
         if name in ("allowPublicTraffic", "maskRequestHost", "httpsPorts")
     }
-    now = update.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+    now = _shown(update)
     internet = now.pop("allow_internet_access", None)
     return {**before, "allowInternetAccess": internet, "network": kept | now}

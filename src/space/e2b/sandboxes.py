@@ -9,7 +9,7 @@ from space.control import egress, sandboxes
 from space.control.plane import Plane
 from space.e2b import answers, references
 from space.e2b.models import NetworkUpdate, NewSandbox
-from space.e2b.network import check_https_ports, checked_mask, egress_policy, said, said_anew
+from space.e2b.network import check_https_ports, checked_mask, egress_policy, proxy_password, said, said_anew
 from space.e2b.request import project_of, read_json, sandbox_id
 from space.model.errors import InvalidArgument
 from space.model.operation import IdempotencyKey, idempotency_key
@@ -26,7 +26,7 @@ def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
         project = project_of(request)
         template = await references.find(plane, project, body.template)
         wish = _wish(body, references.called(body.template, template), default_timeout_s)
-        made = await sandboxes.create(plane, project, wish, _idempotency_key(request, body))
+        made = await sandboxes.create(plane, project, wish, _idempotency_key(plane, request, body))
         return JSONResponse(answers.created(made, domain), 201)
 
     @app.post("/sandboxes")
@@ -52,7 +52,8 @@ def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
         body = await read_json(request, NetworkUpdate)
         policy = egress_policy(body, body.allow_internet_access)
         row = await sandboxes.get(plane, project, sandbox)
-        await egress.put(plane, project, sandbox, policy, said_anew(row.spec.e2b or {}, body))
+        said_now = said_anew(row.spec.e2b or {}, body)
+        await egress.put(plane, project, sandbox, policy, said_now, proxy_password(body))
         return Response(status_code=204)
 
     @app.delete("/sandboxes/{ident}")
@@ -70,7 +71,10 @@ def _wish(body: NewSandbox, template: str, default_timeout_s: int) -> sandboxes.
     if not body.auto_pause_memory and body.auto_resume.enabled:
         raise InvalidArgument("autoResume does not go with autoPauseMemory: false; resume such a sandbox by connect.")
     if body.iam:
-        raise InvalidArgument("iam: identity tokens are not offered here; use a secret in network.rules.")
+        raise InvalidArgument(
+            "iam: identity tokens are not offered here: nobody issues them for a deployment of one's own. Use a secret "
+            "in network.rules."
+        )
     if body.volume_mounts:
         raise InvalidArgument("volumeMounts: volumes are not offered here; keep data in the sandbox, and pause it.")
     check_https_ports(body.network)
@@ -89,14 +93,18 @@ def _wish(body: NewSandbox, template: str, default_timeout_s: int) -> sandboxes.
             timeout_memory=body.auto_pause_memory,
         ),
         policy=egress_policy(body.network, body.allow_internet_access),
+        proxy_password=proxy_password(body.network),
         public_ports=body.network is None or body.network.allow_public_traffic,
         mask_host=checked_mask(body.network),
         e2b=said(body.network, body.allow_internet_access),
     )
 
 
-def _idempotency_key(request: Request, body: NewSandbox) -> IdempotencyKey | None:
+def _idempotency_key(plane: Plane, request: Request, body: NewSandbox) -> IdempotencyKey | None:
     text = request.headers.get("idempotency-key")
     if text is None:
         return None
-    return idempotency_key(text, json.dumps(body.model_dump(), sort_keys=True))
+    password = proxy_password(body.network)
+    # the hash is stored, and must not be what a password can be guessed by
+    code = "" if password is None else plane.vault.sign(password.get_secret_value(), "idempotency")
+    return idempotency_key(text, json.dumps(body.model_dump(mode="json"), sort_keys=True) + code)

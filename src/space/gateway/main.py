@@ -1,8 +1,8 @@
 """The gateway process: `python -m space.gateway --settings FILE`. Unprivileged, in the gateway network namespace.
 
-It has unix sockets for the worker and the two proxies, and in the namespace the guests' name server and the relay for
-raw TCP and for upstream proxies. What it sends itself (questions to name servers, relayed TCP, OAuth) leaves by the namespace's uplink, where
-packet rules for its uid bound it once more.
+It has unix sockets for the worker and the two proxies, and in the namespace the guests' name server and the relays for
+raw TCP and for upstream proxies. What it sends itself (questions to name servers, relayed TCP, OAuth) leaves by the
+namespace's uplink, where packet rules for its uid bound it once more.
 """
 
 import argparse

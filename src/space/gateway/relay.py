@@ -27,6 +27,7 @@ from space.model import ranges
 from space.model.errors import SpaceError
 from space.model.ids import SandboxId
 from space.model.policy import Request, decide
+from space.model.policy_bindings import UnresolvedSecret
 from space.model.policy_reach import declared_network, may_dial, proxy_refusal
 from space.telemetry import logger
 from space.wire.gateway import EGRESS_RELAY_PORT
@@ -111,7 +112,7 @@ class Relay:
         mine.add(connection)
         try:
             await self._carry(client, connection)
-        except UpstreamProxyFailed as error:
+        except (UpstreamProxyFailed, UnresolvedSecret) as error:
             self._note(guest, request, verdict.rule, str(error), allowed=False, address=address)
             raise
         finally:
@@ -142,7 +143,7 @@ class Relay:
         return address
 
     async def _carry(self, client: socket.socket, on: _Connection) -> None:
-        def seen(sends: bool, count: int) -> None:  # noqa: FBT001 - called as streams.Seen
+        def seen(sends: bool, count: int) -> None:
             on.guest.budgets.use(on.flight.rule, count if sends else 0, 0 if sends else count)
             if sends:
                 on.flight.sent_bytes += count

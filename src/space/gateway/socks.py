@@ -59,7 +59,12 @@ class Dialer:
                 async with asyncio.timeout(_DIAL_S):
                     stream = await self._connected(connection, proxy, servers)
                     way = Proxy(
-                        ProxyType.SOCKS5, proxy.host, proxy.port, username, password, forward=cast("Proxy", _Way(stream))
+                        ProxyType.SOCKS5,
+                        proxy.host,
+                        proxy.port,
+                        username,
+                        password,
+                        forward=cast("Proxy", _Way(stream)),
                     )
                     await way.connect(str(target[0]), target[1])
             except (ProxyError, OSError, SpaceError, ValueError) as error:
@@ -123,7 +128,7 @@ class _Way:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
-    async def connect(self, dest_host: str, dest_port: int) -> "_Way":  # noqa: ARG002 - it is connected to there
+    async def connect(self, dest_host: str, dest_port: int) -> "_Way":
         """Return itself."""
         return self
 

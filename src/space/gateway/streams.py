@@ -78,7 +78,7 @@ class Tls:
         """Read some bytes; 0 at the end. Raises ssl.SSLError for an end that was not announced."""
         while True:
             try:
-                return self._tls.read(len(buffer), buffer)  # type: ignore[arg-type,return-value] # a writable buffer
+                return self._tls.read(len(buffer), buffer)  # type: ignore[return-value] # with a buffer a count
             except ssl.SSLWantReadError:
                 await self._flush()
                 await self._fill()
@@ -93,7 +93,7 @@ class Tls:
 
     async def end(self) -> None:
         """Say that nothing more is sent."""
-        # `unwrap` writes the alert and then looks for the other's; what it would find instead, unread data, is kept away
+        # `unwrap` writes the alert, and then looks for the other's; unread data, which it would trip over, is kept away
         unread = self._in.read()
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()

@@ -1,9 +1,9 @@
 """The egress proxy's connections that go on through a policy's upstream proxy: Envoy itself does not speak SOCKS.
 
-For a request that may leave, Egress gives Envoy in place of the server's address one of loopback (ranges.TUNNELS), which
-means: this guest, this address and port, through this proxy. Envoy dials it and is none the wiser: it verifies the
-server's certificate, pools and ends connections as without. Only its user may dial there, and what an address means is
-decided here, so nothing that Envoy says is believed. An address whose policy has changed meanwhile leads nowhere.
+For a request that may leave, Egress gives Envoy in place of the server's address one of loopback (ranges.TUNNELS),
+which means: this guest, this address and port, through this proxy. Envoy dials it and is none the wiser: it verifies
+the server's certificate, pools and ends connections as without. Only its user may dial there, and what an address means
+is decided here, so nothing that Envoy says is believed. One whose policy has changed meanwhile leads nowhere.
 """
 
 import asyncio
@@ -119,9 +119,7 @@ class Tunnels:
     async def _through(self, client: socket.socket, guest: Guest, end: _End) -> None:
         try:
             policy, target = guest.policy, (end.address, end.port)
-            async with contextlib.AsyncExitStack() as stack:
-                way = self._dialer.dialled(end.proxy, policy.dns_servers, guest.secrets, target)
-                server = await stack.enter_async_context(way)
+            async with self._dialer.dialled(end.proxy, policy.dns_servers, guest.secrets, target) as server:
                 await carry(Plain(client), server, lambda _sends, _count: None)  # the egress proxy counts
         except SpaceError as error:
             self._note(guest, end, str(error))

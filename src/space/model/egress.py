@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from space.model.ids import ProjectId, SandboxId, WorkerId
 from space.model.lifecycle import State
+from space.model.secret import Sealed
 
 Document = Mapping[str, object]
 """A policy as JSON; see policy_document.py."""
@@ -21,7 +22,8 @@ class Generations:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SandboxEgress:
-    """What may leave a sandbox. `ceiling` is its project's, None where there is none.
+    """What may leave a sandbox. `ceiling` is its project's, None where there is none; `password` is its own, for its
+    upstream proxy.
 
     `applied` is the highest generation that its worker is known to go by. One that has not begun, or is suspended, gets
     the newest when it starts.
@@ -36,6 +38,7 @@ class SandboxEgress:
     ceiling: Document | None
     generations: Generations
     applied: Generations
+    password: Sealed | None = None
 
     @property
     def effective(self) -> dict[str, object]:

@@ -266,4 +266,6 @@ def denies_all(rule: Rule) -> bool:
 def secret_names(policy: Policy) -> frozenset[str]:
     """Return the names of all secrets that a policy binds, those of its upstream proxy among them."""
     proxy = () if policy.upstream_proxy is None else policy.upstream_proxy.secrets
-    return frozenset(proxy).union(name for rule in policy.rules for binding in rule.bindings for name in binding.secrets)
+    return frozenset(proxy).union(
+        name for rule in policy.rules for binding in rule.bindings for name in binding.secrets
+    )

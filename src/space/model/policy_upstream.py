@@ -26,6 +26,9 @@ MAX_CA = 8192
 MAX_CREDENTIAL = 255
 """Bytes of a username or password (RFC 1929)."""
 
+OWN_PASSWORD = "_upstream_proxy_password"  # noqa: S105 - a name
+"""The secret's name by which a policy means the password that came with it, which is its sandbox's own."""
+
 _ADDRESS = re.compile(r"(.+):([1-9][0-9]{0,4})")
 _KEYS = ("address", "username", "password", "tls")
 _TLS_KEYS = ("server_name", "ca")

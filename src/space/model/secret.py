@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from space.model.errors import InvalidArgument
 from space.model.policy_bindings import is_secret_name
+from space.model.policy_upstream import OWN_PASSWORD
 
 MAX_SECRETS = 1000
 """Of a project."""
@@ -42,7 +43,9 @@ class Sealed:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidArgument for what cannot name a secret."""
+    """Raise InvalidArgument for what cannot name a secret of a project."""
+    if name == OWN_PASSWORD:
+        raise InvalidArgument(f"{name} is the password that came with a sandbox's own policy; take another name.")
     if not is_secret_name(name):
         raise InvalidArgument(
             "A secret's name is a letter or '_', then letters, digits, '_', '-' and '.', at most 64 in all."

@@ -8,18 +8,22 @@ from collections.abc import Collection
 from space.model.egress import Document, Generations, SandboxEgress
 from space.model.ids import ProjectId, SandboxId, WorkerId
 from space.model.lifecycle import State
+from space.model.secret import Sealed
 from space.store.db import Queries, Record
 
 _COLUMNS = """
 s.id, s.project_id, s.state, s.worker, s.policy, s.policy_secrets, s.policy_generation, s.policy_applied,
-s.secrets_generation, s.secrets_applied, p.ceiling"""
+s.secrets_generation, s.secrets_applied, s.proxy_password, s.proxy_password_key, p.ceiling"""
 _GET = f"SELECT {_COLUMNS} FROM sandboxes s JOIN projects p ON p.id = s.project_id WHERE s.id = $1"
 _BY_IDS = f"SELECT {_COLUMNS} FROM sandboxes s JOIN projects p ON p.id = s.project_id WHERE s.id = ANY($1::text[])"
-_BEGIN_WITH = "UPDATE sandboxes SET policy = $2, policy_secrets = $3 WHERE id = $1"
+_BEGIN_WITH = """
+UPDATE sandboxes SET policy = $2, policy_secrets = $3, proxy_password = $4, proxy_password_key = $5 WHERE id = $1"""
 _WRITE = """
 UPDATE sandboxes
    SET policy = $3, policy_secrets = $4, policy_generation = policy_generation + 1,
-       secrets_generation = secrets_generation + 1, e2b = coalesce($5, e2b)
+       secrets_generation = secrets_generation + 1, e2b = coalesce($5, e2b),
+       proxy_password = CASE WHEN $5 IS NULL THEN proxy_password ELSE $6 END,
+       proxy_password_key = CASE WHEN $5 IS NULL THEN proxy_password_key ELSE $7 END
  WHERE project_id = $1 AND id = $2 AND desired <> 'deleted' AND state <> 'deleted'
 RETURNING id"""
 _CEILING = "SELECT ceiling FROM projects WHERE id = $1"
@@ -33,6 +37,11 @@ UPDATE sandboxes SET secrets_generation = secrets_generation + 1
 _MARK = """
 UPDATE sandboxes SET policy_applied = greatest(policy_applied, $2), secrets_applied = greatest(secrets_applied, $3)
  WHERE id = $1"""
+_OTHER_KEYS = f"""
+SELECT {_COLUMNS} FROM sandboxes s JOIN projects p ON p.id = s.project_id
+ WHERE s.proxy_password_key <> $1 AND s.id > $2 ORDER BY s.id LIMIT $3"""
+_RESEAL = """
+UPDATE sandboxes SET proxy_password = $3, proxy_password_key = $4 WHERE id = $1 AND proxy_password = $2"""
 _UNAPPLIED = """
 SELECT id FROM sandboxes
  WHERE (policy_applied < policy_generation OR secrets_applied < secrets_generation)
@@ -51,7 +60,12 @@ def _egress(row: Record) -> SandboxEgress:
         ceiling=row["ceiling"],
         generations=Generations(row["policy_generation"], row["secrets_generation"]),
         applied=Generations(row["policy_applied"], row["secrets_applied"]),
+        password=_password(row),
     )
+
+
+def _password(row: Record) -> Sealed | None:
+    return None if row["proxy_password"] is None else Sealed(row["proxy_password_key"], row["proxy_password"])
 
 
 async def get(db: Queries, sandbox: SandboxId) -> SandboxEgress | None:
@@ -66,9 +80,15 @@ async def by_ids(db: Queries, ids: Collection[SandboxId]) -> dict[SandboxId, San
     return {egress.sandbox: egress for egress in found}
 
 
-async def begin_with(tx: Queries, sandbox: SandboxId, document: Document, secrets: Collection[str]) -> None:
+async def begin_with(
+    tx: Queries, sandbox: SandboxId, document: Document, secrets: Collection[str], password: Sealed | None
+) -> None:
     """Give a sandbox that was inserted in this transaction its first policy; `secrets` are the names it binds."""
-    await tx.execute(_BEGIN_WITH, sandbox, dict(document), sorted(secrets))
+    await tx.execute(_BEGIN_WITH, sandbox, dict(document), sorted(secrets), *_columns(password))
+
+
+def _columns(password: Sealed | None) -> tuple[bytes | None, str | None]:
+    return (None, None) if password is None else (password.data, password.key_id)
 
 
 async def write(
@@ -78,13 +98,15 @@ async def write(
     document: Document,
     secrets: Collection[str],
     e2b: Document | None = None,
+    password: Sealed | None = None,
 ) -> bool:
     """Replace a policy and raise its generations; False where the project has no such sandbox any more.
 
-    `e2b` is how a client of E2B said it, which it reads back; None leaves what was said before.
+    `e2b` is how a client of E2B said it, which it reads back; None leaves what was said before, and the password.
     """
     said = None if e2b is None else dict(e2b)
-    return await tx.fetchrow(_WRITE, project, sandbox, dict(document), sorted(secrets), said) is not None
+    own = _columns(password)
+    return await tx.fetchrow(_WRITE, project, sandbox, dict(document), sorted(secrets), said, *own) is not None
 
 
 async def ceiling(db: Queries, project: ProjectId) -> Document | None:
@@ -113,3 +135,13 @@ async def mark_applied(db: Queries, sandbox: SandboxId, applied: Generations) ->
 async def unapplied(db: Queries, limit: int) -> list[SandboxId]:
     """Return awake sandboxes whose worker is not known to go by the newest, longest untouched first."""
     return [SandboxId(row["id"]) for row in await db.fetch(_UNAPPLIED, limit)]
+
+
+async def under_other_keys(db: Queries, key_id: str, after: str, limit: int) -> list[SandboxEgress]:
+    """Return sandboxes whose password was sealed with another master key, by id after one of them."""
+    return [_egress(row) for row in await db.fetch(_OTHER_KEYS, key_id, after, limit)]
+
+
+async def reseal(db: Queries, sandbox: SandboxId, former: Sealed, sealed: Sealed) -> None:
+    """Replace the sealed form of a sandbox's password; nothing happens where it has another by now."""
+    await db.execute(_RESEAL, sandbox, former.data, sealed.data, sealed.key_id)

@@ -180,10 +180,14 @@ CREATE TABLE sandboxes (
     policy_applied bigint NOT NULL DEFAULT 1,
     secrets_generation bigint NOT NULL DEFAULT 1,
     secrets_applied bigint NOT NULL DEFAULT 1,
+    -- of its upstream proxy, where it came with the policy; sealed
+    proxy_password bytea,
+    proxy_password_key text,
     CONSTRAINT sandboxes_desired CHECK (desired IN ('running', 'paused', 'suspended', 'deleted')),
     CONSTRAINT sandboxes_state CHECK (state IN (
         'creating', 'running', 'paused', 'suspending', 'suspended', 'restoring', 'failed', 'deleting', 'deleted')),
-    CONSTRAINT sandboxes_on_timeout CHECK (on_timeout IN ('delete', 'suspend'))
+    CONSTRAINT sandboxes_on_timeout CHECK (on_timeout IN ('delete', 'suspend')),
+    CONSTRAINT sandboxes_proxy_password CHECK ((proxy_password IS NULL) = (proxy_password_key IS NULL))
 );
 CREATE INDEX sandboxes_newest ON sandboxes (project_id, created_at DESC, id DESC);
 CREATE INDEX sandboxes_labels ON sandboxes USING gin (labels jsonb_path_ops);
