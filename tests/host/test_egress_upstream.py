@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import egress_world, node_world, way_server
+from tests.support import egress_world, internet_ns, node_world, way_server
 from tests.support.egress_world import CANARY, FAR, World, make_ca, make_leaf
 
 from space.host import command, netns
@@ -59,9 +59,11 @@ class Ways:
     def __init__(self, world: World, ca: str) -> None:
         self.world, self.ca = world, ca
 
-    async def go(self, address: str | None, rules: Mapping[str, object] = RULES, **more: object) -> None:
-        """Have the first guest go by this way."""
-        way = {} if address is None else {"upstream_proxy": {"address": address, **more}}
+    async def go(
+        self, address: str | None, more: Mapping[str, object] | None = None, rules: Mapping[str, object] = RULES
+    ) -> None:
+        """Have the first guest go by this way: the proxy's address, and what else is said of it."""
+        way = {} if address is None else {"upstream_proxy": {"address": address, **(more or {})}}
         await self.world.allow(self.world.one, {**rules, **way})
 
     def asked(self, kind: str = "socks") -> list[dict[str, Any]]:
@@ -104,9 +106,9 @@ async def ways() -> AsyncGenerator[Ways]:
 @pytest.mark.parametrize("tls", [False, True])
 async def test_all_that_is_allowed_goes_through_the_proxy(ways: Ways, tls: bool) -> None:
     """Half-closed ends pass. The proxy is asked for addresses, which were looked up and screened here."""
-    secured = {"tls": {"ca": ways.ca}} if tls else {}
+    secured: dict[str, object] = {"tls": {"ca": ways.ca}} if tls else {}
     port = way_server.TLS if tls else way_server.PLAIN
-    await ways.go(f"proxy.test:{port}", **CREDENTIALS, **secured)
+    await ways.go(f"proxy.test:{port}", CREDENTIALS | secured)
     before = len(ways.asked()), len(ways.world.seen())
     https, http, raw = await ways.world.run(ways.world.one, ALL)
     assert (https["status"], http["status"]) == (200, 200)
@@ -115,7 +117,7 @@ async def test_all_that_is_allowed_goes_through_the_proxy(ways: Ways, tls: bool)
     asked = ways.asked()[before[0] :]
     assert [(one["host"], one["port"], one["type"]) for one in asked] == [(FAR, 443, 1), (FAR, 80, 1), (FAR, 2222, 1)]
     assert {(one["proxy"], one["user"]) for one in asked} == {(port, way_server.USERNAME)}
-    assert all(one["peer"][0] != egress_world.internet_ns.HOST_PUBLIC for one in ways.world.seen()[before[1] :])
+    assert all(one["peer"][0] != internet_ns.HOST_PUBLIC for one in ways.world.seen()[before[1] :])
     event = await ways.world.events(type="verdict", allowed=True, protocol="https", via=f"proxy.test:{port}")
     assert (event.name, event.address) == ("allowed.test", FAR)
     denied = await ways.world.run(ways.world.one, "show([fetch('wrong.test').get('status'), lookup('denied.test')[0]])")
@@ -139,7 +141,7 @@ async def test_all_that_is_allowed_goes_through_the_proxy(ways: Ways, tls: bool)
 )
 async def test_without_the_proxy_nothing_leaves(ways: Ways, address: str, more: dict[str, object], words: str) -> None:
     """It fails closed: whatever is wrong with the proxy, no server is reached, and the record says what it was."""
-    await ways.go(address, **more)
+    await ways.go(address, more)
     before = len(ways.world.seen("connection")), len(ways.world.seen("raw"))
     https, http, raw = await ways.world.run(ways.world.one, ALL)
     assert (https.get("status"), http.get("status")) == (502, 502)
@@ -189,7 +191,7 @@ print("all")
         await ways.go(first)
         async with ways.world.running(ways.world.one, lines) as stream, asyncio.timeout(node_world.DEADLINE_S):
             await _both(stream)
-            await ways.go(first, {"allow": RULES["allow"][:3]})
+            await ways.go(first, rules={"allow": RULES["allow"][:3]})
             await _both(stream)
             await _both(stream)
             await ways.go(then)
@@ -234,13 +236,13 @@ async def test_a_policys_name_servers_are_asked_and_their_answers_screened(ways:
     await ways.go(None)
     assert await world.run(world.one, lines) == [502, 502, 200]
     before = len(world.seen("dns"))
-    await ways.go(None, {**RULES, "dns_servers": [RESOLVER]})
+    await ways.go(None, rules={**RULES, "dns_servers": [RESOLVER]})
     assert await world.run(world.one, lines) == [200, 502, 502]
     assert {one["name"] for one in ways.asked("dns_tcp")} == {"elsewhere.test", "metadata.test", "allowed.test"}
     assert len(world.seen("dns")) == before
     await world.allow(world.two, {"allow": [{"host": "elsewhere.test", "protocol": "http"}]})
     assert (await world.fetch(world.two, "elsewhere.test", port=80, tls=False))["status"] == 502
-    await ways.go(f"proxy.test:{way_server.OPEN}", {**RULES, "dns_servers": ["203.0.113.99", RESOLVER]})
+    await ways.go(f"proxy.test:{way_server.OPEN}", rules={**RULES, "dns_servers": ["203.0.113.99", RESOLVER]})
     assert await world.run(world.one, lines) == [502, 502, 502], "the proxy's name is asked for there, too"
-    await ways.go(f"{PROXY}:{way_server.OPEN}", {**RULES, "dns_servers": ["203.0.113.99", RESOLVER]})
+    await ways.go(f"{PROXY}:{way_server.OPEN}", rules={**RULES, "dns_servers": ["203.0.113.99", RESOLVER]})
     assert await world.run(world.one, lines) == [200, 502, 502], "one that does not answer is passed over"

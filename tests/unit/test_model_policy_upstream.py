@@ -10,7 +10,7 @@ from space.model.policy import secret_names
 from space.model.policy_document import parse, parse_ceiling, to_document, without_credentials
 
 CA = make_ca("a proxy's").pem
-WHOLE = {
+WHOLE: dict[str, object] = {
     "upstream_proxy": {
         "address": "Proxy.Example.com:1080",
         "username": "team",
@@ -80,7 +80,7 @@ def test_a_ceiling_has_no_way_of_its_own(key: str) -> None:
 
 def test_a_token_that_the_gateway_asks_for_itself_does_not_go_with_a_proxy() -> None:
     oauth = {"kind": "oauth", "token_url": "https://id.test/t", "client_id": "a", "client_secret": "${secrets.A}"}
-    rules = {"allow": [{"host": "a.test", "secrets": [oauth]}]}
+    rules: dict[str, object] = {"allow": [{"host": "a.test", "secrets": [oauth]}]}
     assert parse(rules)
     with pytest.raises(SpaceError, match="oauth"):
         parse(rules | WHOLE)

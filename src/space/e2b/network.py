@@ -40,7 +40,6 @@ _MASK = re.compile(r"(?=.{1,255}$)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(:[0-9
 _SECRET = re.compile(r"\$\{e2b\.secrets\.([^{}]*)\}")
 _OUTSIDE = (*NEVER, *PRIVATE)
 _HTTP, _HTTPS = PortRange(80, 80), PortRange(443, 443)
-_NEVER_SHOWN = {"egress_proxy": {"password": True, "tls": {"ca_cert": True}}}
 Json = dict[str, object]
 Headers = Mapping[str, str]
 
@@ -246,7 +245,12 @@ def said(network: Network | None, allow_internet_access: bool | None) -> Json:
 
 def _shown(network: Egress) -> Json:
     """Return what of it is read back: not the proxy's password, nor its authorities, as E2B has it."""
-    return network.model_dump(by_alias=True, exclude_none=True, exclude_unset=True, exclude=_NEVER_SHOWN)
+    return network.model_dump(
+        by_alias=True,
+        exclude_none=True,
+        exclude_unset=True,
+        exclude={"egress_proxy": {"password": True, "tls": {"ca_cert": True}}},
+    )
 
 
 def said_anew(before: Mapping[str, object], update: NetworkUpdate) -> Json:
