@@ -45,7 +45,8 @@ def _own(vault: Vault, found: SandboxEgress) -> SecretValue | None:
     except CannotOpen as error:
         logger().error("secret_unreadable", sandbox=found.sandbox, secret=OWN_PASSWORD, error=str(error))
         return None
-    return SecretValue(version=found.generations.secrets, value=value)
+    version = found.generations.secrets
+    return SecretValue(id=found.sandbox, version=version, given_version=version, value=value)
 
 
 async def values_for(db: Queries, vault: Vault, found: SandboxEgress) -> dict[str, SecretValue]:

@@ -72,8 +72,8 @@ def _wish(body: NewSandbox, template: str, default_timeout_s: int) -> sandboxes.
         raise InvalidArgument("autoResume does not go with autoPauseMemory: false; resume such a sandbox by connect.")
     if body.iam:
         raise InvalidArgument(
-            "iam: identity tokens are not offered here: a deployment of one's own is no authority for them. Use a secret "
-            "in network.rules."
+            "iam: identity tokens are not offered here: a deployment of one's own is no authority for them. Use a "
+            "secret in network.rules."
         )
     if body.volume_mounts:
         raise InvalidArgument("volumeMounts: volumes are not offered here; keep data in the sandbox, and pause it.")
