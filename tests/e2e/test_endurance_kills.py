@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -182,23 +183,51 @@ async def _check(space: Deployment, sandbox: str, verb: Verb) -> None:
     await until_equal(space, "all was deleted")
 
 
-@pytest.mark.parametrize("name", VERBS)
-async def test_killed_at_every_step(space: Deployment, tmp_path: Path, full: bool, name: str) -> None:
-    if not full:
-        pytest.skip("takes an hour in all: part of `scripts/test endurance`")
-    verb = VERBS[name]
+@pytest.fixture(scope="module")
+async def without_spares(space: Deployment, pytestconfig: pytest.Config) -> AsyncGenerator[Deployment]:
+    """The deployment with a worker that makes no spares: what it does is what it is asked for, the same each time."""
+    if not pytestconfig.getoption("--full"):
+        pytest.skip("takes half an hour in all: part of `scripts/test endurance`")
+    await _restart(space, spares=0)
+    yield space
+    await _restart(space, spares=2)
+
+
+async def _restart(space: Deployment, *, spares: int) -> None:
+    await space.stop()
+    space.settings["SPACE_WARM_POOL"] = str(spares)
+    await space.up()
+
+
+async def _kill_at_every_step(space: Deployment, folder: Path, name: str, verb: Verb) -> None:
     sandbox = await _prepared(space, verb)
-    async with followed(space.daemon_pid("worker"), tmp_path / "whole", *STEPS) as whole:
+    async with followed(space.daemon_pid("worker"), folder / "whole", *STEPS) as whole:
         await _do(space, sandbox, verb)
     await until_equal(space, "nobody was killed")
     await _check(space, sandbox, verb)
+    kills = 0
     for kind, number in [(kind, number + 1) for kind, count in whole.calls().items() for number in range(count)]:
         sandbox = await _prepared(space, verb)
         pid = space.daemon_pid("worker")
-        async with followed(pid, tmp_path / f"{kind}-{number}", kind, kill_at=number) as step:
+        async with followed(pid, folder / f"{kind}-{number}", kind, kill_at=number) as step:
             await _do(space, sandbox, verb)
             await step.killed(1.0)
         if process.start_time(pid) is None:  # else it had less to do this time
+            kills += 1
             await _until_back(space, pid)
         await until_equal(space, f"{name}, killed at {kind} {number}: {step.last()}")
         await _check(space, sandbox, verb)
+    print(f"{name}: killed at {kills} of {whole.calls()}")  # noqa: T201 - how much was tried
+    assert kills >= _FEWEST_KILLS
+
+
+async def test_killed_at_every_step_of_a_create_from_a_spare(space: Deployment, tmp_path: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("takes minutes: part of `scripts/test endurance`")
+    await _kill_at_every_step(space, tmp_path, "create from a spare", VERBS["create"])
+
+
+@pytest.mark.parametrize("name", VERBS)
+async def test_killed_at_every_step(without_spares: Deployment, tmp_path: Path, name: str) -> None:
+    """Spares are no part of these verbs, and the worker would be killed while it makes them instead."""
+    await _kill_at_every_step(without_spares, tmp_path, name, VERBS[name])

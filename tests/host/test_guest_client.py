@@ -61,6 +61,24 @@ async def test_an_answer_without_end_is_given_up(guest: Path, said: bytes) -> No
         flooding.join()
 
 
+async def test_a_slow_agent_is_given_longer_with_each_attempt(guest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than the first attempts last; one that was given up each time after the same time never came."""
+    monkeypatch.setattr("space.guest.agent._ATTEMPT_S", 0.05)
+    answer = b'{"version": "1", "boot_id": "b", "warnings": [], "init_ms": 1}'
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.5)  # so slow is it
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer)
+            await writer.drain()
+        writer.close()
+
+    listening = netns.inside(guest, lambda: socket.create_server((GUEST_ADDRESS, AGENT_INTERNAL_PORT)))
+    async with await asyncio.start_server(serve, sock=listening), asyncio.timeout(_DEADLINE_S):
+        assert (await initialise(Line(guest), _INIT)).version == "1"
+
+
 @contextlib.asynccontextmanager
 async def _agent(guest: Path, *, then: bytes = b"", hang_up: bool = False) -> AsyncIterator[list[int]]:
     """Answer every request with its connection's number; `then` is said unasked after it. Yields how many there were on

@@ -68,3 +68,21 @@ async def test_limits_can_be_changed_and_removal_is_idempotent() -> None:
     await cgroup.remove(INSTANCE, SANDBOX)
     await cgroup.remove(INSTANCE, SANDBOX)
     cgroup.enter(INSTANCE, SANDBOX, os.getpid())
+
+
+@pytest.mark.usefixtures("group")
+async def test_sandboxes_weigh_as_much_as_processes_beside_them() -> None:
+    """In version 1 the group of all was as one process: five VMs beside thirteen of those got a fourteenth."""
+    shares = {
+        path.parent.name: path
+        for path in (*Path("/sys/fs/cgroup").glob(f"*/space-{INSTANCE}/cpu.shares"),)
+    }
+    if not shares:
+        pytest.skip("version 2, where it counts as one of the host's slices")
+    other = "cgroup11111111111111"
+    cgroup.create(INSTANCE, other, Limits(memory_bytes=64 << 20, processes=8, cpu_weight=200))
+    try:
+        assert int(shares[f"space-{INSTANCE}"].read_text()) == 1024 + 2048
+    finally:
+        await cgroup.remove(INSTANCE, other)
+    assert int(shares[f"space-{INSTANCE}"].read_text()) == 1024

@@ -83,6 +83,21 @@ async def test_one_that_dies_again_and_again_is_not_given_up(tmp_path: Path, rec
         await supervisor.stop()
 
 
+async def test_one_that_has_served_for_a_while_starts_again_without_delay(
+    tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delay that has grown does not stay: ten deaths would take half a minute of delays."""
+    monkeypatch.setattr("space.cli.supervisor._STEADY_S", 0.0)
+    supervisor = Supervisor(records, lambda _: None)
+    async with asyncio.TaskGroup() as group:
+        await supervisor.start(_steady(tmp_path, "a"), group)
+        async with asyncio.timeout(15):
+            for restarts in range(10):
+                os.kill((await _until(records, "a", restarts=restarts)).pid, signal.SIGKILL)
+            await _until(records, "a", restarts=10)
+        await supervisor.stop()
+
+
 async def test_they_stop_in_reverse_order_and_stubborn_ones_too(tmp_path: Path, records: Path) -> None:
     def script(name: str) -> str:
         return f"trap 'echo {name} >> order; exit' TERM; touch {name}.ready; while :; do sleep 0.05; done"

@@ -24,8 +24,9 @@ from space.host.process import ProcessRef, Watched, watch
 from space.model.errors import SpaceError, Unavailable
 
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 0.1, 5.0
-_STEADY_S = 30.0
-"""A process that was up this long starts again without having gained delay."""
+_STEADY_S = 3.0
+"""A process that was ready for this long, which is more than any takes to start, starts again without having gained
+delay: it does not go round in circles, and whoever needs it is not to wait for more than that start."""
 _PROBE_S = 0.05
 _TELL_FIRST_S, _TELL_S = 5.0, 15.0
 _TAIL_BYTES, _LAST_LINES = 16384, 5
@@ -130,17 +131,17 @@ class Supervisor:
 
     async def _keep(self, spec: DaemonSpec, watched: Watched) -> None:
         backoff_s, restarts = _BACKOFF_FIRST_S, 0
-        began = time.monotonic()
+        ready_at: float | None = time.monotonic()
         while True:
             status = await watched.wait()
-            if time.monotonic() - began > _STEADY_S:
+            if ready_at is not None and time.monotonic() - ready_at > _STEADY_S:
                 backoff_s = _BACKOFF_FIRST_S
             self._say(f"{spec.name} {_ended(status)}; starting it again. Its log: {spec.log_file}")
             self._record(spec, watched, state="restarting", restarts=restarts, last_exit=status)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
             restarts += 1
-            began = time.monotonic()
+            ready_at = None
             logged = _log_size(spec)
             try:
                 watched = await self._spawn(spec, restarts=restarts, last_exit=status)
@@ -148,6 +149,7 @@ class Supervisor:
             except (SpaceError, OSError, CommandError) as error:
                 self._say(str(error))
                 continue
+            ready_at = time.monotonic()
             self._record(spec, watched, state="ready", restarts=restarts, last_exit=status)
             self._say(f"{spec.name} is up again")
 

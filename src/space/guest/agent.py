@@ -16,6 +16,9 @@ from space.guest.line import Line, NotConnected, TooLong
 from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, GuestUsage, ReadyWish, ThawWish
 
 _ATTEMPT_S = 5.0
+_MORE_PATIENCE = 2.0
+"""After each attempt without an answer: on a host that is overrun an agent takes longer than any fixed time, and each
+attempt that is given up leaves it with more to do."""
 _POLL_S = 0.02
 _OK = 200
 M = TypeVar("M", bound=pydantic.BaseModel)
@@ -39,12 +42,16 @@ async def initialise(line: Line, init: AgentInit) -> AgentReady:
     A guest that is still booting refuses or drops connections: that is waited out. An agent that answers with an error
     raises AgentError. The clock that is told is read anew for each attempt.
     """
+    attempt_s = _ATTEMPT_S
     while True:
-        with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
-            async with asyncio.timeout(_ATTEMPT_S):
+        try:
+            async with asyncio.timeout(attempt_s) as attempt:
                 told = init.model_copy(update={"time_unix_ns": time.time_ns()})
                 status, answer = await _exchange(line, "POST", "/init", told)
             return _understood(AgentReady, status, answer)
+        except (OSError, h11.RemoteProtocolError):  # TimeoutError is an OSError
+            if attempt.expired():
+                attempt_s *= _MORE_PATIENCE
         await asyncio.sleep(_POLL_S)
 
 

@@ -2,6 +2,10 @@
 
 Version 2 where its controllers are there, else version 1, else none: a host without usable groups still runs VMs, with
 a line in the log. The group of a sandbox is `space-<instance>/<sandbox>` below each root that is used.
+
+The instance's group competes with what is beside it. In version 2 that are the host's slices, and it counts as one of
+them. In version 1 it is every process that is in no group, our daemons among them: there it counts as much as its
+members together, else all VMs of a host would share what one busy process gets.
 """
 
 import asyncio
@@ -36,6 +40,7 @@ class _Root:
 
 
 _CONTROLLERS = frozenset({"memory", "pids", "cpu"})
+_SHARES = "cpu.shares"
 
 
 @functools.cache
@@ -68,7 +73,7 @@ def _settings(root: _Root, limits: Limits) -> Iterable[tuple[str, str, bool]]:
         if root.version == 2:
             yield "cpu.weight", str(limits.cpu_weight), True
         else:
-            yield "cpu.shares", str(max(2, limits.cpu_weight * 1024 // 100)), True
+            yield _SHARES, str(max(2, limits.cpu_weight * 1024 // 100)), True
 
 
 def _parent(root: _Root, instance: str) -> Path:
@@ -89,6 +94,18 @@ def _make(root: _Root, instance: str, sandbox: str, limits: Limits) -> None:
     for name, value, required in _settings(root, limits):
         if required or (group / name).exists():
             (group / name).write_text(value)
+    _weigh(root, parent)
+
+
+def _weigh(root: _Root, parent: Path) -> None:
+    if root.version != 1 or "cpu" not in root.controllers:
+        return
+    shares = 0
+    for group in parent.glob(f"*/{_SHARES}"):
+        with contextlib.suppress(OSError):  # one that is just removed
+            shares += int(group.read_text())
+    if shares:
+        (parent / _SHARES).write_text(str(shares))
 
 
 def create(instance: str, sandbox: str, limits: Limits) -> None:
@@ -149,3 +166,5 @@ async def remove(instance: str, sandbox: str) -> None:
                 break
         with contextlib.suppress(OSError):
             group.parent.rmdir()
+        with contextlib.suppress(OSError):
+            _weigh(root, group.parent)

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import socket
 from pathlib import Path
 
 from space.host import cgroup
+from space.host.patience import within
 from space.host.process import ProcessRef
 from space.vmm.driver import VmExit, VmmError, VmStatus
 from space.vmm.launch import Launched, Log, printable
@@ -54,7 +56,8 @@ class QemuVm:
         self._migrated: asyncio.Future[str] | None = None
         self._console = ""
         self._exit: VmExit | None = None
-        self._qmp = Qmp(control, self._on_event, self._on_lost)
+        limit = functools.partial(within, pid=self._vmm.ref.pid)
+        self._qmp = Qmp(control, self._on_event, self._on_lost, limit)
 
     async def greet(self) -> None:
         """Open the conversation and learn the present status. Raises VmmError."""
@@ -122,7 +125,7 @@ class QemuVm:
         Until then `cont` is refused ("Migration is not finalized yet"), seen in one fork of some dozens.
         """
         try:
-            async with asyncio.timeout(STATE_S):
+            async with within(STATE_S, self._vmm.ref.pid):
                 while await self._run_state() == "finish-migrate":
                     await asyncio.sleep(_FINALISE_POLL_S)
         except TimeoutError as error:
@@ -199,7 +202,7 @@ class QemuVm:
         ended = self._migrated = asyncio.get_running_loop().create_future()
         try:
             await self._qmp.execute(command, {"uri": "fd:state"})
-            async with asyncio.timeout(STATE_S):
+            async with within(STATE_S, self._vmm.ref.pid):
                 result = await ended
         except TimeoutError:
             raise VmmError(f"the device state was not through after {STATE_S:g} s") from None

@@ -14,6 +14,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -74,12 +75,21 @@ def _error(command: str, message: Json) -> VmmError | None:
 
 
 class Qmp:
-    """A connection. `on_event(name, data)` is called for each event, `on_lost()` once, when the connection is over."""
+    """A connection. `on_event(name, data)` is called for each event, `on_lost()` once, when the connection is over.
 
-    def __init__(self, sock: socket.socket, on_event: Callable[[str, Json], None], on_lost: Callable[[], None]) -> None:
+    `limit(seconds)` raises TimeoutError where an answer takes too long.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_event: Callable[[str, Json], None],
+        on_lost: Callable[[], None],
+        limit: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._on_event, self._on_lost = on_event, on_lost
+        self._on_event, self._on_lost, self._limit = on_event, on_lost, limit
         self._decoder = Decoder()
         self._greeting: asyncio.Future[object] = self._loop.create_future()
         self._waiting: deque[tuple[str, asyncio.Future[object]]] = deque()
@@ -94,7 +104,7 @@ class Qmp:
 
     async def negotiate(self) -> None:
         """Wait for the greeting and leave the negotiation mode; once, before anything else."""
-        async with _deadline("its greeting"):
+        async with self._deadline("its greeting"):
             await self._greeting
         await self.execute("qmp_capabilities")
 
@@ -113,8 +123,16 @@ class Qmp:
         self, command: str, arguments: Json | None = None, *, fds: Sequence[int] = (), timeout_s: float = ANSWER_S
     ) -> object:
         """Send a command and return its result. Raises VmmError: refused, no answer in time, connection lost."""
-        async with _deadline(command, timeout_s):
+        async with self._deadline(command, timeout_s):
             return await self.send(command, arguments, fds=fds)
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, what: str, timeout_s: float = ANSWER_S) -> AsyncIterator[None]:
+        try:
+            async with self._limit(timeout_s):
+                yield
+        except TimeoutError:
+            raise VmmError(f"QEMU gave no answer to {what} within {timeout_s:g} s") from None
 
     def close(self) -> None:
         """End the connection; QEMU goes back to listening for another."""
@@ -181,15 +199,6 @@ class Qmp:
                 answer.exception()  # seen: a caller that still waits gets it all the same
         self._waiting.clear()
         self._on_lost()
-
-
-@contextlib.asynccontextmanager
-async def _deadline(what: str, timeout_s: float = ANSWER_S) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError:
-        raise VmmError(f"QEMU gave no answer to {what} within {timeout_s:g} s") from None
 
 
 def _by_folder(path: Path) -> tuple[int, str]:

@@ -4,7 +4,6 @@ It knows nothing of whose VM it is: sandboxes, templates and the warm pool are b
 record, which the owner keeps, and told before it can be lost. `end()` works from any half-done state, and twice.
 """
 
-import asyncio
 import base64
 import contextlib
 import dataclasses
@@ -20,6 +19,7 @@ from space.guest import agent
 from space.guest.line import Line, takes_connections
 from space.host import netns
 from space.host.command import CommandError
+from space.host.patience import within
 from space.host.process import boot_id
 from space.host.tasks import first, together
 from space.image.catalog import Bootable
@@ -35,7 +35,7 @@ from space.worker.records import VmRecord
 log = logger()
 T = TypeVar("T")
 INIT_S = 30.0
-"""Deadline for an agent that is known to be up. It takes some milliseconds, and seconds on a host that is overrun."""
+"""Deadline for an agent that is known to be up, of the time that its VM can run. It takes some milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,7 +165,10 @@ class GuestVm:
         self._tell(pid=self._vm.ref.pid, start_time=self._vm.ref.start_time)
 
     async def initialise(self, identity: Identity, reason: Reason, timeout_s: float = INIT_S) -> None:
-        """Tell the agent who it is, the time, and fresh entropy; user code runs from then on. Raises Died."""
+        """Tell the agent who it is, the time, and fresh entropy; user code runs from then on. Raises Died.
+
+        `timeout_s` leaves out what the VM stands in line for a processor.
+        """
         init = AgentInit(
             sandbox_id=identity.sandbox,
             template_id=identity.template,
@@ -179,7 +182,7 @@ class GuestVm:
             service=identity.service,
         )
         try:
-            async with asyncio.timeout(timeout_s):
+            async with within(timeout_s, self.vm.ref.pid):
                 await self.unless_dead(agent.initialise(self.line, init))
         except TimeoutError as error:
             raise Died(f"its agent gave no answer within {timeout_s:g} s", await self.console()) from error

@@ -43,7 +43,7 @@ from space.worker.trust import TrustedRoot
 
 log = telemetry.logger()
 _BOOT_DEADLINE_S = {"tcg": 45.0, "kvm": 15.0}
-"""Many times the usual boot (2 s emulated, 0.3 s with KVM), so that a busy host is not taken for a dead guest."""
+"""Many times the usual boot (2 s emulated, 0.3 s with KVM), of the time that the VM can run (host/patience.py)."""
 _SETTLE_S = 10.0
 """How long a worker that is to stop waits for suspensions to be durable: the host may be about to go down."""
 
