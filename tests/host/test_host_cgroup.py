@@ -73,10 +73,7 @@ async def test_limits_can_be_changed_and_removal_is_idempotent() -> None:
 @pytest.mark.usefixtures("group")
 async def test_sandboxes_weigh_as_much_as_processes_beside_them() -> None:
     """In version 1 the group of all was as one process: five VMs beside thirteen of those got a fourteenth."""
-    shares = {
-        path.parent.name: path
-        for path in (*Path("/sys/fs/cgroup").glob(f"*/space-{INSTANCE}/cpu.shares"),)
-    }
+    shares = {path.parent.name: path for path in (*Path("/sys/fs/cgroup").glob(f"*/space-{INSTANCE}/cpu.shares"),)}
     if not shares:
         pytest.skip("version 2, where it counts as one of the host's slices")
     other = "cgroup11111111111111"

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import AsyncGenerator
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -60,7 +61,7 @@ class World:
     async def ask(self, guest: Guest, address: str, port: int) -> dict[str, Any] | str:
         """Connect from a guest; returns what the server said, or the name of the error."""
         told = await guest.python(
-            f"import socket\ns = socket.socket(); s.settimeout(3)\n"
+            f"import socket\ns = socket.socket(); s.settimeout(15)\n"
             f"try: s.connect(({address!r}, {port})); print(s.makefile().readline())\n"
             f"except OSError as e: print(type(e).__name__)"
         )
@@ -109,6 +110,11 @@ async def counted(namespace: Path, rule: str) -> int:
     found = [int(number) for line in lines for number in re.findall(r"counter packets (\d+)", line)]
     assert found, rule
     return sum(found)
+
+
+async def tracked(namespace: Path) -> int:
+    """Return how many connections a namespace keeps track of."""
+    return int((await command.run("cat", "/proc/sys/net/netfilter/nf_conntrack_count", netns=namespace)).stdout)
 
 
 async def test_m5_only_synthetic_addresses_reach_the_proxy_and_the_rest_is_refused_aloud(world: World) -> None:
@@ -280,7 +286,8 @@ async def test_h1_a_flood_of_syn_is_dropped_before_it_is_tracked(world: World) -
         " s.sendto(tcp[:16] + struct.pack('>H', ~total & 0xffff) + tcp[18:], (socket.inet_ntoa(target), 0))"
     )
     rule, place = "limit rate over 200/second burst 400", netns.path(world.one.slot.netns)
-    before = await counted(place, rule)
+    before, had = await counted(place, rule), {path: await tracked(path) for path in (place, world.gateway)}
+    began = time.monotonic()
     flood = await asyncio.create_subprocess_exec(
         *command.in_netns(netns.path(world.one.netns), ("/usr/bin/python3", "-c", source))
     )
@@ -292,8 +299,8 @@ async def test_h1_a_flood_of_syn_is_dropped_before_it_is_tracked(world: World) -
         flood.kill()
         await flood.wait()
     for path in (place, world.gateway):
-        tracked = await command.run("cat", "/proc/sys/net/netfilter/nf_conntrack_count", netns=path)
-        assert int(tracked.stdout) < 5000
+        # what the rule lets through, however long the flood took on a busy host, and what else goes on here
+        assert await tracked(path) <= had[path] + 400 + 200 * (time.monotonic() - began) + 100
     assert isinstance(await world.ask(world.two, SYNTHETIC, 443), dict)
 
 

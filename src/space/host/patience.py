@@ -59,7 +59,7 @@ async def within(limit_s: float, pid: int) -> AsyncIterator[None]:
 
 
 def _queued_s(pid: int) -> dict[int, float]:
-    """Return for each thread how many seconds it has stood in line in its life; empty where the kernel does not tell."""
+    """Return how many seconds each thread has stood in line in its life; nothing where the kernel does not tell."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
