@@ -39,9 +39,7 @@ async def within(limit_s: float, pid: int) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     at_once_s = limit_s * _AT_ONCE
     async with asyncio.timeout(None) as scope:
-
-        def begin() -> None:
-            look(FairClock(pid))
+        timer = loop.call_later(at_once_s, lambda: look(FairClock(pid)))
 
         def look(clock: FairClock) -> None:
             nonlocal timer
@@ -51,7 +49,6 @@ async def within(limit_s: float, pid: int) -> AsyncIterator[None]:
             else:
                 scope.reschedule(loop.time())
 
-        timer = loop.call_later(at_once_s, begin)
         try:
             yield
         finally:
