@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
@@ -394,6 +395,26 @@ async def test_the_agents_port_has_e2bs_calls_and_nothing_more(world: World) -> 
         refused = await world.edge.get(str(world.edge.base_url).rstrip("/") + path, headers=mine)
         assert refused.status_code == 404, path
         assert _e2b(refused)["sandboxId"] == world.one.sandbox
+
+
+def _sent_whole(world: World, body: bytes) -> list[int]:
+    """Send a request that is refused by its head, body and all, and the next one; return what their answers say."""
+    found = []
+    for _ in range(2):
+        with socket.create_connection(("127.0.0.1", world.edge.base_url.port), node_world.DEADLINE_S) as client:
+            head = f"POST /init HTTP/1.1\r\nHost: {world.name(AGENT_PORT)}\r\nContent-Length: {len(body)}\r\n\r\n"
+            with contextlib.suppress(OSError):  # the refusal may end the connection before all is sent
+                client.sendall(head.encode() + body)
+            found.append(int(client.recv(65536).split()[1]))
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 50_000, 2_000_000])
+async def test_a_refusal_comes_through_however_much_is_still_being_sent(world: World, size: int) -> None:
+    """The ingress proxy ended its connection with the refusal, and the edge, still writing the body, said 503."""
+    world.port(AGENT_PORT, origin="strict")
+    for _ in range(5):
+        assert await asyncio.to_thread(_sent_whole, world, bytes(size)) == [404, 404]
 
 
 async def test_a_sandbox_that_the_host_does_not_have(world: World) -> None:

@@ -66,6 +66,16 @@ def test_no_stream_has_a_time_limit(name: str) -> None:
     assert _one(CONFIGS[name], "stream_idle_timeout") == "0s"
 
 
+def test_no_connection_between_the_proxies_is_closed_under_a_request() -> None:
+    """Whoever listens keeps an idle one for longer than who asks."""
+    (node,) = (node for node in _nodes(yaml.safe_load(CONFIGS["edge"])) if node.get("name") == "node")
+    listeners = yaml.safe_load(CONFIGS["ingress"])["static_resources"]["listeners"]
+    asks, listens = (_one(yaml.dump(one), "common_http_protocol_options") for one in (node, listeners))
+    assert isinstance(asks, dict)
+    assert isinstance(listens, dict)
+    assert int(asks["idle_timeout"].removesuffix("s")) < int(listens["idle_timeout"].removesuffix("s"))
+
+
 def test_ingress_dials_only_slots_and_never_the_internal_port() -> None:
     """The patterns are plain enough to mean the same in Python as in RE2."""
     routes = [node for node in _nodes(yaml.safe_load(CONFIGS["ingress"])) if "match" in node and "route" in node]

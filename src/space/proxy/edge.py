@@ -35,6 +35,10 @@ _NAMED = r"(?i)[0-9]+-[a-z0-9]+(-[a-z0-9]+)?\..+"
 _DECISION = "30s"
 """The longest a decision takes: a request for a sandbox that sleeps waits for it (control/lifecycle.py: WAKE_S)."""
 
+_NODE_IDLE_S = parts.IDLE_S - 60
+"""How long an idle connection to the ingress proxy is kept: for less than that keeps it, so that none is closed under a
+request that is on its way."""
+
 _CREDENTIALS = ("x-api-key", "authorization", "cookie")
 
 _NOT_FOR_GUESTS = (edge.TO, edge.ORIGIN, "e2b-sandbox-id", "e2b-sandbox-port", "e2b-traffic-access-token")
@@ -293,7 +297,15 @@ def config(layout: Layout, host: str, port: int, secret: Path | None) -> str:
     )
     address: Node = {"socket_address": {"address": host, "port_value": port}}
     front = _listener(address, manager, secret) | {"socket_options": _KEEPALIVE}
-    clusters = [parts.pipe_cluster("node", layout.ingress_sock), parts.pipe_cluster("api", layout.api_sock)]
+    node = parts.pipe_cluster(
+        "node",
+        layout.ingress_sock,
+        typed_extension_protocol_options=parts.http_protocol(
+            common_http_protocol_options={"idle_timeout": f"{_NODE_IDLE_S}s"},
+            explicit_http_config={"http_protocol_options": {}},
+        ),
+    )
+    clusters = [node, parts.pipe_cluster("api", layout.api_sock)]
     return parts.document([front], clusters, _HEAP_MIB)
 
 

@@ -44,10 +44,14 @@ that is closed by them while a request is on its way fails that request."""
 
 _AWAKENING: Node = {
     "retry_on": "connect-failure",
-    "num_retries": 4,
-    "retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"},
+    "num_retries": 8,
+    "retry_back_off": {"base_interval": "0.25s", "max_interval": "0.25s"},
 }
-"""A server that listens on loopback alone is reached about a second after its start: the agent has to see it first."""
+"""A server that listens on loopback alone is reached about a second after its start: the agent has to see it first.
+
+Envoy waits for a random part of each interval. Many short ones are a second together, give or take a fifth of it; a few
+that grow could be next to nothing.
+"""
 
 
 def _route(cluster: str, ports: str, *headers: Node, **action: object) -> Node:
@@ -145,8 +149,10 @@ def config(layout: Layout) -> str:
         answers=_ANSWERS,
         routes=_ROUTES,
         filters=[authz],
-        # a stream whose guest is gone ends now, not after a wait for the edge to close first
-        delayed_close="0s",
+        # An answer that comes before the request's end, as a refusal does, ends the connection. Ended at once, it would
+        # take the answer along: the edge, which still writes, sees that nobody reads before it looks for an answer, and
+        # says 503. The edge ends it as soon as it has the answer; a stream whose guest is gone ends after this time.
+        delayed_close="0.5s",
         upgrade_configs=[{"upgrade_type": "websocket"}],
         # a user's server may have `%2F` in its paths; on the agent's ports no path with an escape is let through
         path_with_escaped_slashes_action="KEEP_UNCHANGED",

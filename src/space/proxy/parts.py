@@ -18,6 +18,9 @@ ANSWER_CONTENT_TYPE = "application/problem+json"
 MAX_CONNECTIONS = 15000
 """Client connections of one proxy; well below a quarter of its 65,536 descriptors (two each, and the rest)."""
 
+IDLE_S = 300
+"""How long a listener keeps a connection that carries nothing."""
+
 WITHHELD = "withheld"
 """The details of an answer that the redactor gives in place of a server's (redactor/service.py)."""
 
@@ -190,7 +193,7 @@ def connection_manager(
         request_timeout="0s",
         request_headers_timeout="10s",
         delayed_close_timeout=delayed_close,
-        common_http_protocol_options={"max_headers_count": 100, "idle_timeout": "300s"},
+        common_http_protocol_options={"max_headers_count": 100, "idle_timeout": f"{IDLE_S}s"},
         http_protocol_options={"allow_absolute_url": False},
         http2_protocol_options={
             "max_concurrent_streams": 100,
