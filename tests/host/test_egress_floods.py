@@ -119,14 +119,59 @@ half = b"GET / HTTP/1.1\\r\\nHost: allowed.test\\r\\nX-Half: "
 tls = connect("allowed.test")
 tls.sendall(half)
 begun = [opened(b""), opened(hello[:50]), opened(hello), opened(half, 80), tls]
-out = []
-for s in begun:
-    s.settimeout(45)
+import time
+def ends(s):
+    s.settimeout(max(0.1, until - time.monotonic()))
     try:
         while s.recv(65536): pass
-        out.append("ended")
-    except TimeoutError: out.append("open")
-    except OSError: out.append("ended")
-show(out)
+        return "ended"
+    except TimeoutError: return "open"
+    except OSError: return "ended"
+until = time.monotonic() + 40
+show([ends(s) for s in begun])
 """
     assert await world.run(world.one, lines) == ["ended"] * 5
+
+
+async def test_a_connection_may_send_so_much_ahead_and_no_more(world: World) -> None:
+    """EGRESS H1: uploads that no server read took 24 MiB of each connection. What may be sent is said at its start."""
+    await world.allow(world.one, {"allow": [{"host": "allowed.test"}]})
+    lines = """
+from attack_client import H2_START
+s = connect("allowed.test", alpn=["h2"])
+s.sendall(H2_START)
+data, told = b"", {}
+while len(told) < 3:
+    data += s.recv(65536)
+    while len(data) >= 9 and len(data) >= 9 + int.from_bytes(data[:3], "big"):
+        size, kind = int.from_bytes(data[:3], "big"), data[3]
+        payload, data = data[9 : 9 + size], data[9 + size :]
+        if kind == 4: told |= {name: value for name, value in struct.iter_unpack("!HI", payload) if name in (3, 4)}
+        if kind == 8: told["more"] = int.from_bytes(payload, "big")
+show([told[3], told[4], 65535 + told["more"]])
+"""
+    streams, of_a_stream, of_all = await world.run(world.one, lines)
+    assert streams <= 100
+    assert of_a_stream <= 256 * 1024
+    assert of_all <= 1024 * 1024
+
+
+async def test_a_guests_requests_are_limited_before_they_are_judged(world: World) -> None:
+    """EGRESS H1: a flood of requests is refused by the proxy alone, and no header makes it another's (H2)."""
+    await world.allow(world.one, {"allow": [{"host": "allowed.test", "protocols": ["http"]}]})
+    await world.allow(world.two, {"allow": [{"host": "allowed.test"}]})
+    lines = """
+from attack_client import H2_START, h2_answers, h2_headers
+fields = [(":method", "GET"), (":scheme", "http"), (":authority", "denied.test"), (":path", "/")]
+streams, number = range(1, 200, 2), iter(range(65536))
+def get(stream):
+    n = next(number)
+    return h2_headers(stream, [*fields, ("x-forwarded-for", f"10.1.{n >> 8}.{n & 255}")])
+made = [connect("allowed.test", port=80, tls=False) for _ in range(60)]
+for s in made: s.sendall(H2_START + b"".join(map(get, streams)))
+show([h2_answers(s, (1,), 20).get(1) for s in made])
+"""
+    firsts = await world.run(world.one, lines)
+    assert 200 not in firsts
+    assert 429 in firsts, "of 6,000 requests at once some are more than 2,000 and 1,000 a second"
+    assert (await world.fetch(world.two, "allowed.test"))["status"] == 200

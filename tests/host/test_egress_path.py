@@ -258,6 +258,15 @@ async def test_upstreams_are_verified_by_the_policys_name(world: World) -> None:
     assert (await world.fetch(world.one, "allowed.test"))["status"] == 200
 
 
+async def test_guests_share_no_connection_to_a_server(world: World) -> None:
+    """EGRESS M2: in one connection of two sandboxes, the credentials of both are compressed by one table."""
+    for guest in (world.one, world.two):
+        await world.allow(guest, WHOLE)
+    guests = (world.one, world.two, world.one)
+    peers = {tuple((await world.fetch(guest, "allowed.test"))["json"]["peer"]) for guest in guests}
+    assert len(peers) == 3
+
+
 async def test_paths_are_judged_as_they_are_sent(world: World) -> None:
     """EGRESS H3, case H-09: no spelling of a path reaches what its plain form does not."""
     await world.allow(world.one, PUBLIC)

@@ -4,11 +4,16 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator
+from typing import cast
 
 import pytest
+from envoy.service.auth.v3 import external_auth_pb2
+from google.protobuf import struct_pb2
+from google.rpc import code_pb2, status_pb2
 from tests.support import egress_world, node_world
 from tests.support.egress_world import CANARY, World
 
+from space.gateway import unary
 from space.model.errors import NotFound
 from space.wire.gateway import AskAnswer
 
@@ -140,3 +145,42 @@ async def test_a_redactor_that_is_gone_holds_back_bound_answers_only(world: Worl
         assert (answer["status"], answer["json"]["code"]) == (503, "unavailable")
         assert CANARY not in str(answer)
         assert (await world.fetch(world.two, "allowed.test"))["status"] == 200
+
+
+async def test_only_plain_addresses_are_dialled(world: World) -> None:
+    """EGRESS C2: a decision without an address, or with an odd one, fell back to where the guest wanted to."""
+    layout = world.layout
+    await world.allow(world.one, {"allow": [{"host": "allowed.test", "protocols": ["http"]}]})
+    address = await world.run(world.one, "show(address_of('allowed.test'))")
+    odd = (
+        "", "not-an-address", "999.1.1.1:80", "203.0.113.20", "203.0.113.20:0", "203.0.113.20:65536",
+        "203.0.113.20:080", "[::1]:80", "203.0.113.20:80,10.0.0.1:80", "allowed.test:80",
+    )  # fmt: skip
+    decisions = iter((*odd, "203.0.113.20:80"))
+
+    async def decide(_question: bytes) -> bytes:
+        dial = next(decisions)
+        let = external_auth_pb2.CheckResponse(
+            status=status_pb2.Status(code=code_pb2.OK),
+            ok_response=external_auth_pb2.OkHttpResponse(headers_to_remove=["x-nothing"]),
+            dynamic_metadata=struct_pb2.Struct(fields={"dial": struct_pb2.Value(string_value=dial)} if dial else {}),
+        )
+        return cast("bytes", let.SerializeToString())
+
+    world.proxy.send(signal.SIGKILL)
+    await world.proxy.wait()
+    kept = layout.decisions_sock.with_suffix(".kept")
+    layout.decisions_sock.rename(kept)
+    try:
+        async with unary.serving(layout.decisions_sock, decide):
+            os.chown(layout.decisions_sock, layout.gateway_uid, layout.egress_gateway_gid)
+            async with node_world.egress_proxy(layout, world.roots_file):
+                before = len(world.seen())
+                for dial in odd:
+                    answer = await world.fetch(world.one, "allowed.test", port=80, tls=False, address=address)
+                    assert (answer["status"], answer["json"]["code"]) == (403, "egress_denied"), (dial, answer)
+                assert len(world.seen()) == before
+                answer = await world.fetch(world.one, "allowed.test", port=80, tls=False, address=address)
+                assert answer["status"] == 200, answer
+    finally:
+        kept.rename(layout.decisions_sock)

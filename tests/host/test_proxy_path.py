@@ -414,11 +414,14 @@ async def test_each_part_gone_is_a_refusal_that_says_so() -> None:
             for target in (path, "/v1/sandboxes"):
                 response = await edge.get(target)  # no api
                 assert _problem(response) == (503, "unavailable"), target
+                assert response.json()["detail"].startswith("The API "), target
                 assert response.headers["retry-after"] == "1"
             async with node_world.api(layout, _api(asked, {guest.sandbox})):
                 assert _problem(await edge.get(path)) == (503, "sandbox_unreachable")  # no ingress proxy
                 async with node_world.ingress_proxy(layout):
-                    assert _problem(await edge.get(path)) == (503, "unavailable")  # no gateway
+                    response = await edge.get(path)  # no gateway
+                    assert _problem(response) == (503, "unavailable")
+                    assert response.json()["detail"].startswith("The gateway ")
                     async with node_world.gateway(layout) as gateway:
                         assert _problem(await edge.get(path)) == (503, "unavailable")  # it knows no slots yet
                         await node_world.admit(layout, {guest.sandbox: only.address})

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
 
 import pytest
 from tests.support import (
@@ -13,15 +14,16 @@ from tests.support import (
     cases_requests,
     cases_secrets,
 )
-from tests.support.arena import Mutable, mutable_arena
+from tests.support.arena import Mutable, copied_code, mutable_arena
 from tests.support.arena import arena as open_arena
 from tests.support.cases import CASES
+from tests.support.mutation import make_python
 from tests.support.range import Range
 
 CATALOGUE = (cases_names, cases_ingress, cases_requests, cases_packets, cases_load, cases_secrets, cases_life)
 """Importing them enters their cases."""
 _verdicts: list[tuple[str, str, str]] = []
-_noticed: list[tuple[str, list[str]]] = []
+_noticed: list[tuple[str, str, str]] = []
 _measured: list[str] = []
 
 
@@ -55,8 +57,22 @@ async def arena() -> AsyncGenerator[Range]:
 async def mutable() -> AsyncGenerator[Mutable]:
     """The range, running from a copy of the code."""
     _need_root()
-    async with mutable_arena(_noticed) as made:
+    async with mutable_arena() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def copy() -> Generator[tuple[Path, Path]]:
+    """A copy of the sources that may be changed, and a Python that runs them."""
+    _need_root()
+    with copied_code() as code:
+        yield code, make_python(code / "venv", code)
+
+
+@pytest.fixture
+def noticed() -> list[tuple[str, str, str]]:
+    """Which control was noticed by what, and how, for the table at the end."""
+    return _noticed
 
 
 @pytest.fixture
@@ -89,8 +105,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{name:<22}{verdict:<8}{case.tried}{again}  [{case.oracle}]")
     if _noticed:
         terminalreporter.section("controls switched off")
-    for control, red in _noticed:
-        terminalreporter.write_line(f"{control:<60}{'red: ' + red[0] if red else 'NOT NOTICED'}")
+    for control, red, why in _noticed:
+        terminalreporter.write_line(
+            f"{control}: {'red: ' + red if red else 'NOT NOTICED'}{' - ' * bool(why)}{why[:120]}"
+        )
     if _measured:
         terminalreporter.section("measured")
     for line in _measured:

@@ -1,26 +1,38 @@
 """Each control switched off alone: some attack must succeed then, else nothing shows that the control is needed.
 
-Run by `scripts/test mutations`; not part of the ordinary run, since it takes the product apart on purpose.
+Run by `scripts/test mutations`; not part of the ordinary run, since it takes the product apart on purpose. An attack
+counts only where A and B could still do what they may just before it: what is broken altogether stops attacks, too.
 """
+
+from pathlib import Path
 
 import pytest
 from tests.support.arena import Mutable
 from tests.support.cases import CASES
-from tests.support.mutations import MUTATIONS, Mutation
+from tests.support.mutation import Mutation
+from tests.support.mutations import MUTATIONS
 
 pytestmark = pytest.mark.mutation
+Notice = list[tuple[str, str, str]]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.control)
-async def test_some_case_notices(mutable: Mutable, mutation: Mutation) -> None:
-    red: list[str] = []
+@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if one.tests], ids=lambda mutation: mutation.control)
+async def test_some_test_notices(copy: tuple[Path, Path], noticed: Notice, mutation: Mutation) -> None:
+    red, why = await mutation.noticed(*copy) or ("", "")
+    noticed.append((mutation.control, red, why))
+    assert red, f"without this, all of {', '.join(mutation.tests)} stay green"
+
+
+@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if one.cases], ids=lambda mutation: mutation.control)
+async def test_some_case_notices(mutable: Mutable, noticed: Notice, mutation: Mutation) -> None:
+    red, why = "", ""
     async with mutation.off(mutable.arena, mutable.code):
         for ident in mutation.cases:
             try:
                 await CASES[ident].attempt(mutable.arena)
-            except (AssertionError, TimeoutError):
-                red.append(ident)
+            except (AssertionError, TimeoutError) as error:
+                red, why = ident, (str(error).splitlines() or ["too late"])[0]
                 break
     await mutable.heal()
-    mutable.table.append((mutation.control, red))
+    noticed.append((mutation.control, red, why))
     assert red, f"without this, all of {', '.join(mutation.cases)} stay green"

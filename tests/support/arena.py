@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
 
 from tests.support.deployment import Deployment
@@ -36,27 +36,32 @@ async def arena(settings: Mapping[str, str]) -> AsyncGenerator[Range]:
 
 @dataclasses.dataclass
 class Mutable:
-    """A range whose code, in `code`, may be changed; `table` says which cases noticed what."""
+    """A range that runs from the sources in `code`, which may be changed."""
 
     arena: Range
     code: Path
-    table: list[tuple[str, list[str]]]
 
     async def heal(self) -> None:
         """Bring policies back and see that all is well again."""
         await self.arena.allow(self.arena.a, POLICY)
         await self.arena.restore_b()
-        for sandbox in (self.arena.a, self.arena.b):
-            await self.arena.until_allowed(sandbox)
+        await self.arena.until_both_allowed()
 
 
-@contextlib.asynccontextmanager
-async def mutable_arena(table: list[tuple[str, list[str]]]) -> AsyncGenerator[Mutable]:
-    """The same, running from a copy of the sources."""
+@contextlib.contextmanager
+def copied_code() -> Generator[Path]:
+    """A copy of the sources that may be changed."""
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder)
         code.chmod(0o755)
         for name in ("src", "agent"):
             shutil.copytree(_ROOT / name, code / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        yield code
+
+
+@contextlib.asynccontextmanager
+async def mutable_arena() -> AsyncGenerator[Mutable]:
+    """The same range, running from a copy of the sources."""
+    with copied_code() as code:
         async with arena({"PYTHONPATH": str(code / "src")}) as made:
-            yield Mutable(made, code, table)
+            yield Mutable(made, code)

@@ -141,4 +141,5 @@ show(found)
             timeout_s=180,
         )
     assert sum(out.values()) == 1500, out
+    assert out.get("5"), "new names are told a few at a time"
     assert (await r.fetch(r.b, "allowed.test", "/public/meanwhile"))["status"] == 200

@@ -197,10 +197,13 @@ show([out, fetch("ok.wild.allowed.test")["status"]])
     assert out[1] == 200
 
 
-@case("D-18", "malformed DNS: loops, lengths, counts, opcodes, floods by TCP", "gateway's pid, answers to B")
+@case(
+    "D-18", "malformed DNS: loops, lengths, counts, opcodes, floods by TCP and UDP", "gateway's pid, counter at the tap"
+)
 async def malformed_dns(r: Range) -> None:
     """Also D-09."""
-    pid = r.space.daemon_pid("gateway")
+    pid, rule = r.space.daemon_pid("gateway"), "udp dport 53 limit rate over"
+    dropped = await r.counted(r.slot_path(r.a), rule)
     await r.run(
         r.a,
         r"""
@@ -213,9 +216,11 @@ for data in odd: send(data, timeout=0.1)
 open_ones = []
 for _ in range(40):
     s = socket.create_connection((NAME_SERVER, 53), 5); s.sendall(struct.pack("!H", 65535) + q); open_ones.append(s)
+frames(udp(NAME_SERVER, 53, q, sport=1024 + n) for n in range(3000))
 show(len(open_ones))
 """,
     )
+    assert await r.counted(r.slot_path(r.a), rule) > dropped
     await r.control()
     assert r.space.daemon_pid("gateway") == pid
 

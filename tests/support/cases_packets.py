@@ -1,10 +1,16 @@
 """Attacks with packets of one's own making: whose they are, which kinds pass, where they end (catalogue 1C)."""
 
+import json
+from pathlib import Path
+
 from tests.support.cases import case
 from tests.support.internet import CDN, EVIL
 from tests.support.range import Range
 
 from space.host import command
+from space.net import slot
+
+_SUPPORT = Path(__file__).parent
 
 
 @case("L-01", "packets with B's address, and with the gateway's", "counter at the tap, B's record", core=True)
@@ -178,3 +184,34 @@ show(found)
         )
     assert out, "no reset came back"
     assert all(reply[1] == 6 for reply in out), out
+
+
+@case("EGRESS-C4-stray", "what was for a former guest of the address, from the gateway's side", "what the guest sees")
+async def stray_segments(r: Range) -> None:
+    """C4: a new guest received the stream of the one before, since any segment was translated to it."""
+    made, stray, begins = r.slot(r.a), 46884, 46885
+    sending = (
+        f"import os, socket, sys, time\nsys.path.insert(0, {str(_SUPPORT)!r}); sys.dont_write_bytecode = True\n"
+        "import attack_client as a\n"
+        "card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\n"
+        f"card.bind(({slot.link_name(made.number)!r}, 0x0800))\n"
+        "ends = bytes.fromhex('060064400001060064400000') + b'\\x08\\x00'\n"
+        f"to, source = {made.address!r}, {made.gateway_address!r}\n"
+        "for flags in (0x18, 0x10, 0x11):\n"
+        f" card.send(ends + a.tcp(to, {stray}, flags, source=source, sport=80, data=b'x'))\n"
+        f"os.setuid({r.layout.ingress_uid})\ns = socket.socket(); s.settimeout(2)\n"
+        f"try: s.connect(({made.address!r}, {begins}))\nexcept OSError: pass"
+    )
+    lines = f"""
+card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)); card.bind(("eth0", 3)); card.settimeout(20)
+print("flows", flush=True)
+found = []
+while {begins} not in found:
+    frame = card.recv(2000)
+    if frame[6:12] == GATEWAY_MAC and frame[23] == 6: found.append(int.from_bytes(frame[36:38], "big"))
+show(found)
+"""
+    async with r.flowing(r.a, lines) as output:
+        await command.run("/usr/bin/python3", "-c", sending, netns=r.gateway)
+        found = json.loads(await output.line())
+    assert stray not in found, found

@@ -174,7 +174,7 @@ show(out)
 
 @case("H-08", "methods that are not allowed, in every spelling, and headers that change one", "requests that arrive")
 async def methods(r: Range) -> None:
-    async with r.nothing_leaves():
+    async with r.nothing_leaves(names=("tls13.test",)):
         before = r.arrived(("allowed.test",))
         out = await r.run(
             r.a,
@@ -183,11 +183,13 @@ forged = [("X-HTTP-Method-Override", "DELETE"), ("X-HTTP-Method", "DELETE"), ("X
 names = ("POST", "DELETE", "get", "TRACE", "TRACK", "FOO", "PRI", "GETT")
 show([[fetch("allowed.test", "/public/x", method=m, port=p, tls=p == 443).get("status")
        for m in names for p in (443, 80)],
-      fetch("allowed.test", "/public/x", headers=forged)["json"]["headers"]])
+      fetch("allowed.test", "/public/x", headers=forged)["json"]["headers"],
+      [fetch("tls13.test", "/files/small", method=m).get("status") for m in ("TRACE", "TRACK", "CONNECT")]])
 """,
         )
     assert not {200} & set(out[0]), out
     assert [name.lower() for name, _ in out[1]] == ["host"], out
+    assert not {200} & set(out[2]), "where a rule has no methods, those that may leave do"
     assert r.arrived(("allowed.test",)) == before + 1
 
 
@@ -311,6 +313,7 @@ async def forged_identity(r: Range) -> None:
     forged = [
         ("X-Forwarded-For", r.slot(r.b).address),
         ("X-Envoy-Original-Path", "/public/nice"),
+        ("X-Envoy-Peer-Metadata", "x"),  # one that Envoy itself leaves alone
         ("X-Space-Sandbox", r.b),
         ("X-Forwarded-Host", "evil.test"),
     ]

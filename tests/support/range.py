@@ -253,6 +253,20 @@ class Range:
                 while not self.space.daemon_ready(name, pid):
                     await asyncio.sleep(0.02)
 
+    async def start_again(self, *daemons: str) -> None:
+        """Have server processes start again with what their files say now; `up` is all of SPACE but the microVMs."""
+        if "up" in daemons:
+            await self.space.stop()
+            await self.space.up()
+        elif daemons:
+            await self.kill(*daemons)
+
+    async def until_both_allowed(self) -> None:
+        """Wait until A's and B's allowed requests succeed."""
+        async with asyncio.TaskGroup() as group:
+            for sandbox in (self.a, self.b):
+                group.create_task(self.until_allowed(sandbox))
+
     async def until_allowed(self, sandbox: str) -> None:
         """Wait until a sandbox's allowed request succeeds again."""
         until = time.monotonic() + 60
