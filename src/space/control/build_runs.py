@@ -121,7 +121,7 @@ async def _source(plane: Plane, build: TemplateBuild, wish: _Wish) -> FromTempla
     if wish.image is not None and wish.registry is None:
         template = plane.images.template_of(wish.image)
     if template is not None:
-        found = await templates.find_or_none(plane, build.project, template)
+        found = await templates.usable_or_none(plane, build.project, template)
         if found is None:
             stands = f", for which the image {wish.image} stands," if wish.image else ""
             raise NotFound(f"There is no template {template[:80]!r}{stands} to build on.", code="template_not_found")

@@ -114,7 +114,7 @@ async def _ask(
 async def _insert(
     plane: Plane, project: ProjectId, wish: Wish, bound: Collection[str], key: IdempotencyKey | None, *, held: bool
 ) -> tuple[Sandbox, Operation]:
-    template = await templates.find(plane, project, wish.template)
+    template = await templates.find_usable(plane, project, wish.template)
     vcpus, memory_mib = _size(wish, template)
     spec = SandboxSpec(
         template=template.digest,

@@ -6,7 +6,7 @@ from space.control import templates
 from space.control.plane import Plane
 from space.model.errors import Conflict, NotFound
 from space.model.ids import ProjectId
-from space.model.template_build import DEFAULT_TAG, NamedTemplate, Tag, read_reference
+from space.model.template_build import DEFAULT_TAG, NamedTemplate, Tag, read_reference, split_reference
 from space.store import template_names as rows
 from space.store import templates as template_rows
 from space.telemetry import logger
@@ -19,6 +19,14 @@ async def find(plane: Plane, project: ProjectId, name_or_id: str) -> NamedTempla
     if found is None:
         raise NotFound(f"There is no template {name!r}.", code="template_not_found")
     return found
+
+
+async def find_usable(plane: Plane, project: ProjectId, reference: str) -> NamedTemplate:
+    """Return the template that a project may use: as templates.find_usable; raises NotFound."""
+    space, name, _ = split_reference(reference)
+    public = await rows.find_public(plane.db, space, name) if space else None
+    own = public or await rows.find(plane.db, project, name)
+    return own or await rows.find_public(plane.db, "", name) or await find(plane, project, name)
 
 
 async def listed(

@@ -7,7 +7,7 @@ from space.control.plane import Plane
 from space.model.errors import Conflict, InvalidArgument, NotFound
 from space.model.ids import ProjectId, is_digest, is_template_name
 from space.model.template import Template, how_to_get
-from space.model.template_build import DEFAULT_TAG, read_reference
+from space.model.template_build import DEFAULT_TAG, read_reference, split_reference
 from space.store import templates
 from space.telemetry import logger
 from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate
@@ -46,14 +46,41 @@ async def find_or_none(plane: Plane, project: ProjectId, name_or_digest: str) ->
     return await templates.find(plane.db, project, name, tag or DEFAULT_TAG)
 
 
+async def public_or_none(plane: Plane, reference: str) -> Template | None:
+    """Return the public template, of whichever project, that `project/name[:tag]` means, or `id[:tag]` of its name.
+
+    `project` is a project's id or name.
+    """
+    try:
+        space, name, tag = split_reference(reference)
+    except InvalidArgument:
+        return None
+    return await templates.find_public(plane.db, space, name, tag or DEFAULT_TAG)
+
+
+async def usable_or_none(plane: Plane, project: ProjectId, reference: str) -> Template | None:
+    """Return the template that a project may use, if there is one: a public one, as above, or its own.
+
+    What stands before a name and is no project with such a public template means nothing.
+    """
+    public = await public_or_none(plane, reference) if "/" in reference else None
+    own = public or await find_or_none(plane, project, reference)
+    return own or await public_or_none(plane, reference.rpartition("/")[2])
+
+
+async def find_usable(plane: Plane, project: ProjectId, reference: str) -> Template:
+    """Return the template that a project may use; raises NotFound."""
+    return _found(await usable_or_none(plane, project, reference), reference)
+
+
 async def find(plane: Plane, project: ProjectId, name_or_digest: str) -> Template:
     """Return the project's template with this name or digest; raises NotFound."""
-    found = await find_or_none(plane, project, name_or_digest)
+    return _found(await find_or_none(plane, project, name_or_digest), name_or_digest)
+
+
+def _found(found: Template | None, reference: str) -> Template:
     if found is None:
-        raise NotFound(
-            f"There is no template {name_or_digest[:80]!r}. {how_to_get(name_or_digest)}",
-            code="template_not_found",
-        )
+        raise NotFound(f"There is no template {reference[:80]!r}. {how_to_get(reference)}", code="template_not_found")
     return found
 
 

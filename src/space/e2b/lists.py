@@ -45,7 +45,7 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
         check_limit(limit)
         states = _states(given.getlist("state"))
         try:
-            meant = await references.find(plane, project, template) if template else None
+            meant = (await references.find_usable(plane, project, template))[0] if template else None
         except NotFound:
             return JSONResponse([], headers={"x-total-running": "0"})
         query = SandboxQuery(

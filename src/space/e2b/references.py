@@ -1,7 +1,7 @@
 """How E2B's clients name templates and snapshots: `[namespace/]name[:tag]` or an id, and how we do.
 
-The namespace is the project's; there is no other to choose. A snapshot that was given no name is called after the
-operation that took it, and its id is the operation's.
+A namespace is a project; one that is none, or has no such public template, means the caller's own. A snapshot that was
+given no name is called after the operation that took it, and its id is the operation's.
 """
 
 from space.control import templates
@@ -23,6 +23,24 @@ async def find(plane: Plane, project: ProjectId, reference: str) -> Template:
     if found is None:
         raise NotFound(f"template {reference[:80]!r} not found. {how_to_get(name)}", code="template_not_found")
     return found
+
+
+async def find_usable(plane: Plane, project: ProjectId, reference: str) -> tuple[Template, str]:
+    """Return what a client means to start from, another project's public template too, and what it is called here.
+
+    Raises NotFound.
+    """
+    public = await templates.public_or_none(plane, reference) if "/" in reference else None
+    if public is not None:
+        return public, reference
+    try:
+        found = await find(plane, project, reference)
+    except NotFound:
+        public = await templates.public_or_none(plane, plain(reference))
+        if public is None:
+            raise
+        return public, plain(reference)
+    return found, called(reference, found)
 
 
 def plain(reference: str) -> str:

@@ -24,8 +24,8 @@ def add_routes(app: FastAPI, plane: Plane, domain: str | None) -> None:
     async def create(request: Request, default_timeout_s: int) -> Response:
         body = await read_json(request, NewSandbox)
         project = project_of(request)
-        template = await references.find(plane, project, body.template)
-        wish = _wish(body, references.called(body.template, template), default_timeout_s)
+        _, template = await references.find_usable(plane, project, body.template)
+        wish = _wish(body, template, default_timeout_s)
         made = await sandboxes.create(plane, project, wish, _idempotency_key(plane, request, body))
         return JSONResponse(answers.created(made, domain), 201)
 

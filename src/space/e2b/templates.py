@@ -14,6 +14,7 @@ from space.e2b.request import Body, project_of, read_json, text
 from space.model.errors import InvalidArgument, NotFound
 from space.model.ids import ProjectId, is_id
 from space.model.template import TemplateKind
+from space.model.template_build import BuildStatus
 
 MAX_PAGE = 100
 
@@ -76,16 +77,17 @@ def _add_lists(app: FastAPI, plane: Plane) -> None:
     @app.get("/templates/aliases/{alias}")
     async def find_alias(request: Request, alias: str) -> Response:
         """Tell whether a name is taken."""
-        named = await template_names.find(plane, project_of(request), text(alias))
+        named = await template_names.find_usable(plane, project_of(request), text(alias))
         return JSONResponse({"templateID": named.id, "public": named.public})
 
     @app.get("/templates/{template}")
     async def get_template(request: Request, template: str, limit: int = MAX_PAGE) -> Response:
-        """Show a template and its builds, newest first."""
+        """Show a template and its builds, newest first; of another project's public one those that succeeded."""
         project = project_of(request)
-        named = await template_names.find(plane, project, text(template))
-        found = await builds.of_template(plane, project, named.name, max(1, min(limit, MAX_PAGE)))
-        shown = [template_answers.build(row) for row in found]
+        named = await template_names.find_usable(plane, project, text(template))
+        found = await builds.of_template(plane, named.project, named.name, max(1, min(limit, MAX_PAGE)))
+        own = named.project == project
+        shown = [template_answers.build(row) for row in found if own or row.status is BuildStatus.READY]
         return JSONResponse(template_answers.template(named) | {"builds": shown})
 
 

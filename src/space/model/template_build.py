@@ -97,6 +97,11 @@ class Tag:
     tagged_at: datetime.datetime
 
 
+def split_reference(text: str) -> tuple[str, str, str | None]:
+    """Return project ("" for none), name and tag of a reference; raises InvalidArgument."""
+    return text.rpartition("/")[0], *read_reference(text)
+
+
 def read_reference(text: str) -> tuple[str, str | None]:
     """Return name and tag of `name`, `name:tag` or, without its project, `project/name:tag`; raises InvalidArgument."""
     name, colon, tag = text.rpartition("/")[2].partition(":")

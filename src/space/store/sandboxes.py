@@ -55,7 +55,11 @@ SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
        clock.steady + make_interval(secs => $14::integer),
        CASE WHEN NOT $19::boolean THEN clock.steady + make_interval(secs => $15::integer) END, 1, 1
   FROM (SELECT coalesce($18::timestamptz, now()) AS steady) AS clock
- WHERE $13::text IS NOT NULL OR EXISTS (SELECT 1 FROM templates WHERE project_id = $2 AND digest = $3)
+ WHERE $13::text IS NOT NULL OR EXISTS (
+    SELECT 1 FROM templates t
+     WHERE t.digest = $3 AND (t.project_id = $2 OR EXISTS (
+        SELECT 1 FROM template_names n LEFT JOIN template_tags g ON g.project_id = n.project_id AND g.name = n.name
+         WHERE n.project_id = t.project_id AND n.public AND $3 IN (n.digest, g.digest))))
 RETURNING {COLUMNS}"""
 _GET = f"SELECT {COLUMNS} FROM sandboxes WHERE id = $1"
 _GET_FOR_UPDATE = f"SELECT {COLUMNS} FROM sandboxes WHERE project_id = $1 AND id = $2 FOR UPDATE"

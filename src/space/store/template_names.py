@@ -23,6 +23,10 @@ _ENSURE = """
 INSERT INTO template_names (project_id, name, id) VALUES ($1, $2, $3)
 ON CONFLICT (project_id, name) DO UPDATE SET updated_at = now() RETURNING id"""
 _FIND = f"SELECT {_COLUMNS} {_FROM} WHERE n.project_id = $1 AND (n.name = $2 OR n.id = $2) ORDER BY n.name = $2 DESC"
+_FIND_PUBLIC = f"""
+SELECT {_COLUMNS} {_FROM} JOIN projects p ON p.id = n.project_id
+ WHERE n.public AND CASE WHEN $1 = '' THEN n.id = $2 ELSE n.name = $2 AND $1 IN (p.id, p.name) END
+ ORDER BY p.id = $1 DESC LIMIT 1"""
 _LIST = f"""
 SELECT {_COLUMNS} {_FROM}
  WHERE n.project_id = $1 AND ($2::text IS NULL OR (n.created_at, n.id) <
@@ -89,6 +93,12 @@ async def ensure(tx: Queries, project: ProjectId, name: str) -> str:
 async def find(db: Queries, project: ProjectId, name_or_id: str) -> NamedTemplate | None:
     """Return what has this name or id; a name goes before an id."""
     row = await db.fetchrow(_FIND, project, name_or_id)
+    return None if row is None else _named(row)
+
+
+async def find_public(db: Queries, space: str, name_or_id: str) -> NamedTemplate | None:
+    """Return a public name of any project; as templates.find_public."""
+    row = await db.fetchrow(_FIND_PUBLIC, space, name_or_id)
     return None if row is None else _named(row)
 
 

@@ -30,12 +30,24 @@ SELECT {_COLUMNS} FROM templates
        CASE WHEN $3 = 'default' THEN (SELECT digest FROM named)
             ELSE (SELECT g.digest FROM template_tags g JOIN named ON named.name = g.name
                    WHERE g.project_id = $1 AND g.tag = $3) END, $2)"""
+_FIND_PUBLIC = f"""
+SELECT {_COLUMNS} FROM templates
+ WHERE (project_id, digest) = (
+    SELECT n.project_id,
+           CASE WHEN $3 = 'default' THEN n.digest
+                ELSE (SELECT g.digest FROM template_tags g
+                       WHERE g.project_id = n.project_id AND g.name = n.name AND g.tag = $3) END
+      FROM template_names n JOIN projects p ON p.id = n.project_id
+     WHERE n.public AND CASE WHEN $1 = '' THEN n.id = $2 ELSE n.name = $2 AND $1 IN (p.id, p.name) END
+     ORDER BY p.id = $1 DESC LIMIT 1)"""
 _LIST = (
     f"SELECT {_COLUMNS} FROM templates WHERE project_id = $1 AND kind = ANY($2::text[]) ORDER BY built_at DESC, digest"
 )
+# Another project's sandbox counts where no other project has the digest: it started from what $1 has made public.
 _USED = """
 SELECT 1 FROM sandboxes
- WHERE project_id = $1 AND template = $2 AND state NOT IN ('failed', 'deleting', 'deleted') LIMIT 1"""
+ WHERE template = $2 AND state NOT IN ('failed', 'deleting', 'deleted')
+   AND (project_id = $1 OR NOT EXISTS (SELECT 1 FROM templates o WHERE o.project_id <> $1 AND o.digest = $2)) LIMIT 1"""
 _DELETE = "DELETE FROM templates WHERE project_id = $1 AND digest = $2"
 _UNKNOWN = """
 SELECT held.digest FROM unnest($1::text[], $2::text[]) AS held(digest, sandbox)
@@ -98,6 +110,14 @@ async def find(db: Queries, project: ProjectId, name_or_digest: str, tag: str = 
     return None if row is None else _template(row)
 
 
+async def find_public(db: Queries, space: str, name_or_id: str, tag: str = DEFAULT_TAG) -> Template | None:
+    """Return a public template of any project: of this name in the project `space` (its id or name), or, where that is
+    empty, the one whose name has this id.
+    """
+    row = await db.fetchrow(_FIND_PUBLIC, space, name_or_id, tag)
+    return None if row is None else _template(row)
+
+
 async def listed(
     db: Queries, project: ProjectId, kinds: Collection[TemplateKind] = frozenset(TemplateKind)
 ) -> list[Template]:
@@ -106,7 +126,7 @@ async def listed(
 
 
 async def in_use(db: Queries, project: ProjectId, digest: TemplateDigest) -> bool:
-    """Tell whether a live sandbox of the project started from it."""
+    """Tell whether a live sandbox started from what the project has of it."""
     return await db.fetchrow(_USED, project, digest) is not None
 
 
