@@ -1,4 +1,4 @@
-"""Raw TCP to listed names and networks: the one way on which bytes of a guest pass this process.
+"""Raw TCP to listed names and networks: with tunnels.py the ways on which bytes of a guest pass this process.
 
 Envoy decides only after the client has sent something, and servers that speak first (SSH, SMTP, databases) wait for
 ever behind it. So the worker redirects listed ports of listed addresses here. The address is all there is to judge by:
