@@ -64,6 +64,7 @@ show({
     "host": fetch("allowed.test", "/public/x", host="denied.test").get("status"),
     "sni": fetch("allowed.test", "/public/x", sni="denied.test").get("status"),
     "both": fetch("allowed.test", "/public/x", sni="denied.test", host="denied.test").get("status"),
+    "another's sni": fetch("tls13.test", "/files/small", sni="allowed.test").get("status"),
     "plain": fetch("allowed.test", "/public/x", host="denied.test", port=80, tls=False).get("status"),
     "absolute": fetch("allowed.test", "https://denied.test/public/x").get("status"),
     "absolute plain": fetch("allowed.test", "http://denied.test/public/x", port=80, tls=False).get("status"),

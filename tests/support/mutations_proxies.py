@@ -81,8 +81,8 @@ PROXIES = (
     ),
     change(
         "whose requests are limited is the connection's to say: neither is the header kept nor believed",
-        code(_PARTS, "use_remote_address=True", "use_remote_address=True, xff_num_trusted_hops=1"),
-        code(_PARTS, '"x-envoy-", "x-forwarded-")', '"x-envoy-")'),
+        code(_PARTS, "use_remote_address=True", "use_remote_address=False"),
+        code(_PARTS, '"x-envoy-", "x-forwarded-")', '"x-envoy-",)'),
         by=_FLOODS + "test_a_guests_requests_are_limited_before_they_are_judged",
     ),
     change(
@@ -115,7 +115,7 @@ PROXIES = (
     change("what Envoy adds is taken out", egress("- x-forwarded-proto", "- x-nothing"), by="EGRESS-H2"),
     change(
         "no consent to an upgrade but the gateway's: a guest's header is taken out, and the route asks for it",
-        code("gateway/egress_service.py", "upgrade=None if upgrade is None else", "upgrade=None if upgrade else"),
+        code("gateway/egress_service.py", "upgrade=None if upgrade is None else", "upgrade=None if True else"),
         egress("prefix: x-space-", "prefix: x-nothing-"),
         by="H-12",
     ),
