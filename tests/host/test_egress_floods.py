@@ -127,7 +127,7 @@ def ends(s):
         return "ended"
     except TimeoutError: return "open"
     except OSError: return "ended"
-until = time.monotonic() + 40
+until = time.monotonic() + 30
 show([ends(s) for s in begun])
 """
     assert await world.run(world.one, lines) == ["ended"] * 5

@@ -159,6 +159,9 @@ show([fetch("allowed.test", "/public/x", headers=[("X-Key", mark)]).get("status"
 @case("EGRESS-H5", "the egress proxy crashes while it holds a credential", "grep over logs and core files")
 async def crash(r: Range) -> None:
     """H5: a crash of the proxy wrote headers to standard error."""
+    for name in ("egress", "ingress", "edge"):
+        ends = {str(Path(f"/proc/{r.space.daemon_pid(name)}/fd/{number}").readlink()) for number in (1, 2)}
+        assert ends == {"/dev/null"}, "which headers a crash shows is chance; that nobody keeps them is not"
     await _use(r)
     lines = (
         "s = connect('bound.test')\nprint('ready', flush=True)\nfetch('bound.test', '/api/slow', on=s)\nprint('over')"
