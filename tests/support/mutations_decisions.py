@@ -182,7 +182,6 @@ DECISIONS = (
     change(
         "a fork has no credentials",
         code("control/forks.py", "without_credentials(source.document)", "source.document", "api"),
-        code("control/forks.py", "bound = frozenset() if", "bound = frozenset({'KEY'}) if", "api"),
         by="C-19",
     ),
     change(
