@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from space.guest.agent import AgentError, initialise
+from space.guest.agent import AgentError, AgentSilent, initialise, warm
 from space.guest.line import GUEST_ADDRESS, Line
 from space.host import command, netns
 from space.wire.agent import AgentInit
@@ -61,22 +61,36 @@ async def test_an_answer_without_end_is_given_up(guest: Path, said: bytes) -> No
         flooding.join()
 
 
-async def test_a_slow_agent_is_given_longer_with_each_attempt(guest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes longer than the first attempts last; one that was given up each time after the same time never came."""
-    monkeypatch.setattr("space.guest.agent._ATTEMPT_S", 0.05)
-    answer = b'{"version": "1", "boot_id": "b", "warnings": [], "init_ms": 1}'
+@contextlib.asynccontextmanager
+async def _slow_agent(guest: Path, answer: bytes) -> AsyncIterator[None]:
+    """An agent that takes half a second for an answer."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(0.5)  # so slow is it
+            await asyncio.sleep(0.5)
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer)
             await writer.drain()
         writer.close()
 
     listening = netns.inside(guest, lambda: socket.create_server((GUEST_ADDRESS, AGENT_INTERNAL_PORT)))
     async with await asyncio.start_server(serve, sock=listening), asyncio.timeout(_DEADLINE_S):
+        yield
+
+
+async def test_a_slow_agent_is_given_longer_with_each_attempt(guest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than the first attempts last; one that was given up each time after the same time never came."""
+    monkeypatch.setattr("space.guest.agent._ATTEMPT_S", 0.05)
+    async with _slow_agent(guest, b'{"version": "1", "boot_id": "b", "warnings": [], "init_ms": 1}'):
         assert (await initialise(Line(guest), _INIT)).version == "1"
+
+
+async def test_what_counts_of_the_time_for_an_answer_is_the_lines_to_say(guest: Path) -> None:
+    """The worker's line leaves out what a VM stands in line for a processor."""
+    async with _slow_agent(guest, b"{}"):
+        with pytest.raises(AgentSilent):
+            await warm(Line(guest), 0.1)
+        await warm(Line(guest, lambda limit_s: asyncio.timeout(100 * limit_s)), 0.1)
 
 
 @contextlib.asynccontextmanager

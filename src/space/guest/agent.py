@@ -96,7 +96,7 @@ async def _ask(
     line: Line, method: str, path: str, wish: pydantic.BaseModel | None, timeout_s: float, *, keep: bool = True
 ) -> tuple[int, bytes]:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with line.limit(timeout_s):
             while True:
                 with contextlib.suppress(NotConnected):
                     return await _exchange(line, method, path, wish, keep=keep)

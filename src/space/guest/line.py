@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import socket
 import struct
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import h11
@@ -72,10 +74,15 @@ async def takes_connections(netns: Path, timeout_s: float) -> bool:
 
 
 class Line:
-    """A way to the agent from inside `netns`. Requests at once have a connection each; one is kept."""
+    """A way to the agent from inside `netns`. Requests at once have a connection each; one is kept.
 
-    def __init__(self, netns: Path) -> None:
-        self._netns = netns
+    `limit(seconds)` raises TimeoutError where an answer takes too long: whoever asks puts it around a request.
+    """
+
+    def __init__(
+        self, netns: Path, limit: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout
+    ) -> None:
+        self._netns, self.limit = netns, limit
         self._kept: _Connection | None = None
         self._connect_s = _CONNECT_S
 

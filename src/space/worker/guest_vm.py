@@ -7,6 +7,7 @@ record, which the owner keeps, and told before it can be lost. `end()` works fro
 import base64
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
@@ -104,7 +105,8 @@ class GuestVm:
     def line(self) -> Line:
         """The way to its agent, from its slot's network namespace."""
         if self._line is None:
-            self._line = Line(netns.path(self.slot.netns))
+            limit = functools.partial(within, pid=self.vm.ref.pid)
+            self._line = Line(netns.path(self.slot.netns), limit)
         return self._line
 
     def hand_over(self, note: Callable[[VmRecord], None]) -> None:
@@ -182,7 +184,7 @@ class GuestVm:
             service=identity.service,
         )
         try:
-            async with within(timeout_s, self.vm.ref.pid):
+            async with self.line.limit(timeout_s):
                 await self.unless_dead(agent.initialise(self.line, init))
         except TimeoutError as error:
             raise Died(f"its agent gave no answer within {timeout_s:g} s", await self.console()) from error
