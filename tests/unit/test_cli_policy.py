@@ -121,6 +121,15 @@ def test_what_was_seen_becomes_a_policy() -> None:
     ]
 
 
+def test_a_suggested_policy_goes_by_the_same_way() -> None:
+    """Else what was to go through a proxy would go around it as soon as somebody takes the suggestion."""
+    way = {"upstream_proxy": {"address": "proxy.test:1080", "tls": True}, "dns_servers": ["1.1.1.1"]}
+    assert policy.way_of([], way | {"default": "allow"}) == way
+    events = [{"type": "verdict", "via": "proxy.test:1080"}, {"type": "gap"}]
+    assert policy.way_of(events, {"default": "deny"}) == {}, "its policy of now"
+    assert policy.way_of(events, {}) == {"upstream_proxy": {"address": "proxy.test:1080"}}, "it is gone"
+
+
 def test_the_preset_goes_under_the_files_rules(file: str) -> None:
     from space.cli.policy_file import chosen
 

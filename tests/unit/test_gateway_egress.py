@@ -191,6 +191,15 @@ async def test_where_a_proxy_is_set_no_address_of_a_server_is_ever_dialled() -> 
     assert (await world.decide()).dial != first.dial
 
 
+async def test_another_life_of_a_sandbox_has_ways_of_its_own() -> None:
+    world = World(PROXIED, _nothing)
+    first = await world.decide()
+    world.guests.remove(SANDBOX)
+    world.guests.put(SANDBOX, _entry(PROXIED, 2))
+    again, then = await world.decide(), await world.decide()
+    assert first.dial != again.dial == then.dial
+
+
 async def test_a_ceiling_bounds_the_proxy_too() -> None:
     ceiling = {"allow": [{"host": "a.test"}]}
     with pytest.raises(EgressDenied, match="ceiling lets nothing go to the upstream proxy"):

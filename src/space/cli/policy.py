@@ -15,7 +15,7 @@ from space.cli.output import Format
 from space.cli.policy_file import PolicyFile, Preset, chosen, read_policy
 from space.cli.sandbox import Id, Out
 from space.gateway.audit import MAX_PATH
-from space.model.errors import InvalidArgument
+from space.model.errors import InvalidArgument, NotFound
 from space.model.policy import DEFAULT_PORTS, METHODS, WEBSOCKET, Considered, Protocol, Request, Verdict, explain
 from space.model.policy_addresses import is_address
 from space.model.policy_document import parse
@@ -144,18 +144,31 @@ def ceiling_(
 
 @app.command("suggest")
 def suggest_(sandbox: Id) -> None:
-    """Propose a policy, as JSON, that allows what was let out of a sandbox so far (see `observe`)."""
+    """Propose a policy, as JSON, that allows what was let out of a sandbox so far (see `observe`), by the same way."""
 
-    async def act() -> list[Json]:
+    async def act() -> tuple[list[Json], Json]:
         async with contextlib.aclosing(events_of(sandbox)) as events:
-            return [event async for event in events]
+            found = [event async for event in events]
+        async with connect(client_settings()) as api:
+            try:
+                return found, (await api.get(f"/v1/sandboxes/{sandbox}/policy"))["policy"]
+            except NotFound:  # deleted since
+                return found, {}
 
-    seen = seen_in(asyncio.run(act()))
+    events, policy = asyncio.run(act())
+    seen = seen_in(events)
     if not seen:
         raise InvalidArgument(
             'Nothing has left it yet. Put "observe": true into its policy and let it work for a while.'
         )
-    output.print_json(suggest(seen))
+    output.print_json(suggest(seen) | way_of(events, policy))
+
+
+def way_of(events: list[Json], policy: Json) -> Json:
+    """Return by which way a policy sends what it allows; of one that is gone only the proxy's address is known."""
+    vias = [event["via"] for event in events if event.get("via")]
+    known = {} if policy or not vias else {"upstream_proxy": {"address": vias[-1]}}
+    return known | {key: policy[key] for key in ("upstream_proxy", "dns_servers") if key in policy}
 
 
 def seen_in(events: list[Json]) -> list[Seen]:

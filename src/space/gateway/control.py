@@ -89,6 +89,9 @@ def _add_slots(app: FastAPI, parts: Parts) -> None:
     async def put_slots(wanted: wire.SlotMap) -> wire.SettledMap:
         entries = {_sandbox_id(sandbox): entry for sandbox, entry in wanted.slots.items()}
         signer = Signer(wanted.authority) if wanted.authority else None
+        for sandbox in [guest.sandbox for guest in parts.guests if guest.sandbox not in entries]:
+            parts.relay.drop(sandbox)
+            parts.tunnels.drop(sandbox)
         guests = parts.guests.replace(entries)
         parts.guests.note_rotations(one.to_rotation() for one in wanted.rotated)
         parts.slots.replace({sandbox: _dial(entry) for sandbox, entry in entries.items()})

@@ -63,6 +63,8 @@ class Tunnels:
         request: Request = flight.request
         end = _End(proxy, request.protocol, request.host, request.port, flight.address)
         ends = self._ends.setdefault(guest.sandbox, OrderedDict())
+        if end in ends and self._meant[ends[end]][0] is not guest:  # of another life of this sandbox
+            del self._meant[ends.pop(end)]
         if end not in ends:
             ends[end] = self._new()
             self._meant[ends[end]] = guest, end

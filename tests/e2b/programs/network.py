@@ -24,10 +24,16 @@ assert answers("other.test")
 assert not answers("example.test")
 sandbox.update_network({})
 assert answers("example.test"), "everything may leave"
+proxy = {"address": "proxy.test:1080", "username": "me", "password": "hidden"}
+sandbox.update_network({"egress_proxy": proxy | {"tls": True}, "dns_servers": ["192.0.2.1"]})
+shown = sandbox.get_info().network
+assert shown["egress_proxy"] == {"address": "proxy.test:1080", "username": "me", "tls": {}}, shown
+assert shown["dns_servers"] == ["192.0.2.1"]
 for wrong, says in (
     ({"allow_out": ["example.test"]}, "ALL_TRAFFIC"),
     ({"deny_out": ["example.test"]}, "denyOut"),
-    ({"dns_servers": ["192.0.2.1"]}, "dnsServers"),
+    ({"dns_servers": ["127.0.0.1"]}, "dnsServers"),
+    ({"egress_proxy": {"address": "169.254.169.254:1080"}}, "egressProxy"),
 ):
     try:
         sandbox.update_network(wrong)
