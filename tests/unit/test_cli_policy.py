@@ -153,12 +153,13 @@ def test_the_examples_of_the_howto_are_policies() -> None:
     text = (Path(__file__).parents[2] / "docs" / "howto" / "egress.md").read_text()
     whole = [load(found, "howto") for found in re.findall(r"<<'END'\n(.*?)\nEND\n", text, re.DOTALL)]
     parts = [load(found, "howto") for found in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    assert (len(whole), len(parts)) == (1, 1)
+    assert (len(whole), len(parts)) == (1, 2)
     assert decide(
         parse(whole[0]), policy.request_of("https://api.example.com/v1/items", "POST", websocket=False)
     ).allowed
-    secrets = parts[0]["secrets"]
+    assert parse(parts[0]).upstream_proxy
+    secrets = parts[1]["secrets"]
     assert isinstance(secrets, list)
     for one in secrets:
         assert len(parse({"allow": [{"host": "a.test", "secrets": [one]}]}).rules[0].bindings) == 1
-    assert parse({"allow": [{"host": "a.test", "headers": parts[0]["headers"]}]}).rules[0].bindings
+    assert parse({"allow": [{"host": "a.test", "headers": parts[1]["headers"]}]}).rules[0].bindings
