@@ -46,6 +46,8 @@ class TokenRefused(SpaceError):
 class GrantRefused(TokenRefused):
     """The token endpoint does not take what it was shown: a refresh token may have been used by somebody else."""
 
+    code = "grant_refused"
+
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
