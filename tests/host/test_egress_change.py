@@ -69,6 +69,7 @@ async def _ends(stream: asyncio.StreamReader) -> None:
         while (line := (await stream.readline()).decode().strip()).isdigit():
             pass
     assert line, "it ended without a word"
+    assert line != "TimeoutError", "it did not end"
 
 
 async def test_tightening_ends_what_is_no_longer_allowed_and_nothing_else(world: World) -> None:
@@ -100,12 +101,14 @@ async def test_idle_connections_of_a_removed_rule_end_too(world: World) -> None:
     await world.allow(world.one, BOTH)
     lines = """
 s = connect("evil.test")
-print(fetch("evil.test", on=s)["status"])
+print(fetch("evil.test", "/idle", on=s)["status"])
 try: print("end" if not s.recv(1) else "data")
 except OSError as e: print(type(e).__name__)
 """
     async with world.running(world.one, lines) as stream:
         assert (await stream.readline()).strip() == b"200"
+        judged = await world.events(type="verdict", path="/idle")
+        await world.events(type="traffic", of=judged.seq)  # until this is told, it counts as being under way
         await world.allow(world.one, ONE)
         await _ends(stream)
 

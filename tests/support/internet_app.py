@@ -33,6 +33,9 @@ class Handler(far_server._Handler):
             self._reflect(path.removeprefix("/reflect/"))
         elif path.startswith("/repo.git/"):
             self._git()
+        elif path == "/public/ws":
+            far_server._log(**self._seen())
+            self._websocket()
         else:
             super()._any()
 

@@ -119,6 +119,20 @@ DECISIONS = (
         code("gateway/accesslog.py", "if guest.budgets.spent(guest.policy, flight.rule):", "if False:"),
         by="host/test_egress_rules.py::test_a_download_over_its_rules_bytes_ends",
     ),
+    change(
+        "a verdict is obeyed",
+        code("gateway/egress.py", "            if not verdict.allowed:\n", "            if False:\n"),
+        by=_PATH + "test_what_no_rule_allows_is_refused_with_a_reason",
+    ),
+    change(
+        "requests over a rule's number are refused",
+        code(
+            "gateway/egress.py",
+            "        guest.budgets.admit(guest.policy, verdict.rule)\n        verdict, address",
+            "        verdict, address",
+        ),
+        by="host/test_egress_rules.py::test_a_rules_requests_in_a_minute_are_counted",
+    ),
     # changes
     change(
         "a tightened policy ends what it no longer allows",
@@ -128,6 +142,11 @@ DECISIONS = (
             "end=[],",
         ),
         by="EGRESS-H7",
+    ),
+    change(
+        "it ends idle connections, too",
+        code("gateway/flights.py", "filter(None, [connection.last])", "()"),
+        by=_CHANGE + "test_idle_connections_of_a_removed_rule_end_too",
     ),
     change(
         "it ends relayed connections, too",
@@ -216,6 +235,11 @@ DECISIONS = (
             "set_headers=_changes(search, headers), remove_headers",
             "set_headers=[], remove_headers",
         ),
+        by=_CREDENTIALS + "test_a_reflected_secret_is_taken_out_of_the_answer",
+    ),
+    change(
+        "base64 of secrets is searched for",
+        code("redactor/needles.py", "for offset in range(3):", "for offset in range(0):"),
         by=_CREDENTIALS + "test_a_reflected_secret_is_taken_out_of_the_answer",
     ),
     change(

@@ -130,4 +130,15 @@ PACKETS = (
         code("net/uplink.py", 'iifname "{link}" fib daddr type local counter drop', 'iifname "{link}" accept'),
         by=_OUT + "test_nothing_that_comes_over_the_uplink_ends_at_the_host",
     ),
+    change(
+        "nothing comes in by the uplink: the far end lets answers pass, and the namespace takes none else",
+        code("net/uplink.py", '  oifname "{link}" counter drop\n', ""),
+        code(_NFT, "hook input priority filter; policy drop;", "hook input priority filter; policy accept;"),
+        by=_OUT + "test_what_leaves_has_the_hosts_address_and_nothing_comes_in",
+    ),
+    change(
+        "only the gateway and the egress proxy leave by the uplink",
+        code(_NFT, 'oifname "{uplink}" meta skuid {{ {gateway_uid}, {egress_uid} }} {syn}', 'oifname "{uplink}" {syn}'),
+        by=_OUT + "test_c4_the_output_chain_knows_each_process_by_its_user",
+    ),
 )

@@ -222,4 +222,15 @@ PROXIES = (
         code(_PARTS, '"max_headers_count": 100', '"max_headers_count": 1000'),
         by=_WAY + "test_errors_of_the_proxies_are_problems",
     ),
+    change(
+        "the ingress proxy dials slots",
+        code(_INGRESS, r'"100\.(?:6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\.', r'"[0-9]+\.[0-9]+\.'),
+        by="unit/test_proxy_configs.py::test_ingress_dials_only_slots_and_never_the_internal_port",
+    ),
+    change(
+        "keys end at the edge",
+        code(_EDGE, '_CREDENTIALS = ("x-api-key", ', "_CREDENTIALS = ("),
+        code(_INGRESS, '"x-forwarded-host", "x-api-key")', '"x-forwarded-host")'),
+        by=_WAY + "test_the_guest_sees_the_clients_request_and_nothing_of_ours",
+    ),
 )
