@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
+import dns.asyncresolver
 import dns.flags
 import dns.message
 import dns.rcode
 import dns.rrset
 import pytest
 
+from space.gateway import resolve
 from space.gateway.resolve import NotResolved, Resolver
 from space.model import ranges
 from space.model.errors import Unavailable
@@ -139,3 +141,40 @@ async def test_a_server_that_is_silent_is_waited_for_once_for_all(server: tuple[
             group.create_task(one())
     assert refused == 100
     assert len(made.asked) < 10
+
+
+async def test_slow_name_servers_of_a_policy_hold_up_nobody_else(
+    server: tuple[_Server, Resolver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sandbox's names are looked up while a policy's name servers take connections and say nothing."""
+    made, resolver = server
+    made.table["a.test"] = [PUBLIC]
+    asked = asyncio.Semaphore(0)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.release()
+        await reader.read()
+        writer.close()
+
+    asking = resolve._asking
+    own = (IPv4Address("127.0.0.1"),)
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
+
+        def there(servers: Sequence[IPv4Address]) -> dns.asyncresolver.Resolver:
+            found = asking(servers)
+            found.port = listening.sockets[0].getsockname()[1]
+            return found
+
+        monkeypatch.setattr(resolve, "_asking", there)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(resolver.pick(f"n{n}.test", lambda _: True, None, 0, own))
+                for n in range(resolve._MAX_OWN_LOOKUPS)
+            ]
+            for _ in tasks:
+                await asked.acquire()
+            with pytest.raises(Unavailable, match="Too many"):
+                await resolver.pick("one-more.test", lambda _: True, None, 0, own)
+            assert await _pick(resolver, "a.test") == PUBLIC
+            for task in tasks:
+                task.cancel()

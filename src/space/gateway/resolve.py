@@ -26,6 +26,8 @@ _TTL_MIN_S, _TTL_MAX_S = 1.0, 60.0
 _CACHE = 4096
 _MAX_LOOKUPS = 256
 """Lookups under way for all guests."""
+_MAX_OWN_LOOKUPS = 32
+"""Those at a policy's name servers: nobody knows how slow they are, and others must not wait for them."""
 _AVOID_S = 10.0
 """How long an address that could not be connected to is the last choice."""
 
@@ -119,7 +121,8 @@ class Resolver:
             known = self._fresh(key)
             if known is not None:
                 return known
-        if len(self._under_way) >= _MAX_LOOKUPS:
+        same = sum(1 for _, servers in self._under_way if servers == key[1])
+        if len(self._under_way) >= _MAX_LOOKUPS or (key[1] and same >= _MAX_OWN_LOOKUPS):
             raise Unavailable("Too many names are being resolved just now. Try again.")
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way[key] = mine
