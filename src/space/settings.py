@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from space.layout import Layout
 from space.model.errors import InvalidArgument
+from space.model.image_names import read_image_map
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 DriverChoice = Literal["auto", "qemu-kvm", "qemu-tcg"]
@@ -31,6 +32,24 @@ Addresses = Annotated[tuple[IPv4Address, ...], pydantic.BeforeValidator(_split)]
 """In the environment separated by commas."""
 Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_split)]
 Networks = Annotated[tuple[IPv4Network, ...], pydantic.BeforeValidator(_split)]
+
+_REGISTRY = re.compile(r"(https?://)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[1-9][0-9]{0,4})?")
+
+
+def _check_registries(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        if not _REGISTRY.fullmatch(entry):
+            raise ValueError(f"{entry[:100]!r} is no registry, such as registry.example:5000 or http://127.0.0.1:5000")
+    return entries
+
+
+def _check_images(entries: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        read_image_map(entries)
+    except InvalidArgument as error:
+        raise ValueError(str(error).removesuffix(".")) from None
+    return entries
+
 
 _DOMAIN = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63})*(:[1-9][0-9]{0,4})?")
 _OTHERS = ("e2b.app", "e2b.dev", "e2b.pro", "e2b-staging.dev", "e2b-tango.dev", "e2b-juliett.dev")
@@ -124,11 +143,11 @@ class HostSettings(_Settings):
     """Ranges that are reachable although they are set apart for private or special use, for every sandbox whose policy
     allows the name behind. For test worlds only: what is meant for one sandbox belongs in its policy."""
 
-    registries: Names = ()
+    registries: Annotated[Names, pydantic.AfterValidator(_check_registries)] = ()
     """Registries of images that templates may be built from although their address is not public: `host[:port]`, or
     `http://host[:port]` for one that speaks plain HTTP. Any public one may be asked over TLS."""
 
-    images: Names = ()
+    images: Annotated[Names, pydantic.AfterValidator(_check_images)] = ()
     """Images that stand for templates: `ubuntu:*=base,debian:12=base`. The first that fits decides; `e2bdev/base*=base`
     comes last by itself."""
 
@@ -229,8 +248,9 @@ def _validated(cls: type[T], values: dict[str, object]) -> T:
         return cls.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        name = "SPACE_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise InvalidArgument(f"{name}: {first['msg']}.") from error
+        name = f"SPACE_{first['loc'][0]}".upper()
+        words = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be").replace("Input is", "is")
+        raise InvalidArgument(f"{name}: {words}.") from error
 
 
 def _load(cls: type[T], overrides: dict[str, object]) -> T:

@@ -104,6 +104,8 @@ async def test_files_go_up_under_their_digest(api: Api, worker: BuildWorker) -> 
         ({"name": "No Name"}, "name"),
         ({"tags": ["A B"]}, "tag"),
         ({"start": "a\0b"}, "NUL"),
+        ({"source": "a\0b"}, "NUL"),
+        ({"source": "debian", "registry": {"username": "a\0b", "password": "x"}}, "NUL"),
         ({"vcpus": 0}, "vcpus"),
         ({"recipe": "base"}, "recipe"),
     ],

@@ -131,6 +131,7 @@ async def test_logs_are_read_from_an_offset_to_their_end(api: Api, worker: Build
     path = f"/templates/{made['templateID']}/builds/{made['buildID']}/logs"
     back = await call(api, "GET", f"{path}?direction=backward&limit=1", 200)
     assert back["logs"][0]["message"] == "line 249"
+    assert (await call(api, "GET", f"{path}?cursor={10**17}", 200))["logs"] == [], "later than PostgreSQL knows"
 
 
 async def test_a_failure_names_reason_and_step(api: Api, worker: BuildWorker) -> None:
@@ -368,7 +369,13 @@ async def test_requests_that_cannot_be_built(idle: Api, body: Json, says: str) -
 async def test_a_build_has_to_be_on_something_and_of_a_size(idle: Api) -> None:
     made = await requested(idle)
     path = f"/v2/templates/app/builds/{made['buildID']}"
-    for wish in ({}, {"fromTemplate": "a", "fromImage": "b"}, {"fromTemplate": "a", "steps": [{"type": "RUN"}] * 501}):
+    for wish in (
+        {},
+        {"fromTemplate": "a", "fromImage": "b"},
+        {"fromTemplate": "a", "steps": [{"type": "RUN"}] * 501},
+        {"fromTemplate": "a", "steps": [{"type": "RUN", "args": ["a\0b"]}]},
+        {"fromImage": "a\0b"},
+    ):
         await call(idle, "POST", path, 400, wish)
     assert (await status(idle, made))["status"] == "waiting"
     await call(idle, "POST", "/v2/templates/app/builds/nonsense", 404, {})

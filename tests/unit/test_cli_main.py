@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from space.cli import terminal
 
 _SPACE = str(Path(sys.prefix) / "bin" / "space")
@@ -17,6 +19,24 @@ def test_a_full_disk_under_standard_output_is_an_error_with_words() -> None:
     assert done.returncode == 1
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("sandbox", "exec", "a" * 20, "--timeout", "nan", "--", "true"), "--timeout"),
+        (("sandbox", "exec", "a" * 20, "--timeout", "inf", "--", "true"), "--timeout"),
+        (("sandbox", "create", "base", "--lifetime", "9" * 5000), "--lifetime"),
+        (("policy", "set", "a" * 20, "--policy", "/nowhere"), "/nowhere cannot be read"),
+    ],
+)
+def test_odd_values_are_errors_with_words(arguments: tuple[str, ...], says: str) -> None:
+    done = subprocess.run(
+        [_SPACE, *arguments], env={"SPACE_API_KEY": "x"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
 
 
 def test_a_closed_standard_input_is_an_empty_one() -> None:

@@ -9,6 +9,8 @@ from space.cli.client import Json
 from space.model.errors import InvalidArgument
 from space.model.sandbox import DEFAULT_IDLE_TIMEOUT_S
 
+_DIGITS = 18
+
 
 class OnTimeout(enum.StrEnum):
     """What happens when the timeout comes."""
@@ -44,7 +46,7 @@ def deadlines(lifetime: str | None, idle: str | None, at_end: OnTimeout | None, 
     for field, option, text in (("timeout_s", "--lifetime", lifetime), ("idle_timeout_s", "--idle-timeout", idle)):
         if text is None:
             continue
-        if text != "none" and not text.isdecimal():
+        if text != "none" and not (text.isdecimal() and len(text) <= _DIGITS):
             raise InvalidArgument(f"{option}: {text!r} is neither a number of seconds nor `none`.")
         found[field] = None if text == "none" else int(text)
     return found

@@ -60,6 +60,8 @@ def load(text: str, source: str) -> Document:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path} is no text.") from error
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -168,7 +169,9 @@ def _write(stream: str, data: bytes) -> None:
 def command_body(
     command: list[str], env: list[str] | None, timeout: float | None, user: str | None, cwd: str | None
 ) -> Json:
-    """Return the body that starts a command, with only what was given."""
+    """Return the body that starts a command, with only what was given; raises InvalidArgument."""
+    if timeout is not None and not math.isfinite(timeout):
+        raise InvalidArgument("--timeout: a number of seconds is meant; leave it out for none.")
     body = {"args": command, "env": parse_env(env) or None, "timeout_s": timeout, "user": user, "cwd": cwd}
     return given(body)
 

@@ -36,6 +36,8 @@ BEGIN_S = 1.0
 
 LEVELS = ("debug", "info", "warn", "error")
 _READY_WITH_START = "sleep 20"
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999; PostgreSQL knows no moment that is much later."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,6 +168,12 @@ def check(wish: BuildWish) -> None:
         raise InvalidArgument("Say what to build on: either a template or an image.")
     if len(wish.steps) > MAX_STEPS:
         raise InvalidArgument(f"A build has at most {MAX_STEPS} steps; got {len(wish.steps)}.")
+    for name in (wish.template, wish.image, wish.username, wish.password):
+        if name is not None and "\0" in name:
+            raise InvalidArgument("What to build on, and a login, have no NUL.")
+    for step in wish.steps:
+        if any("\0" in text for text in (step.kind, *step.args, step.files or "")):
+            raise InvalidArgument("A step has no NUL.")
     for command in (wish.start, wish.ready):
         if command is not None and ("\0" in command or len(command.encode()) > MAX_COMMAND_BYTES):
             raise InvalidArgument(f"start and ready have no NUL and at most {MAX_COMMAND_BYTES} bytes.")
@@ -215,4 +223,5 @@ async def lines_from(
 ) -> list[BuildLine]:
     """Return lines from a moment on (ms since 1970, 0: the beginning or end), or from there back."""
     least = LEVELS.index(level) if level in LEVELS else 0
-    return await rows.lines_from(plane.db, build.id, LEVELS[least:], cursor_ms, limit, newest_first=newest_first)
+    since_ms = min(cursor_ms, _LAST_MS)
+    return await rows.lines_from(plane.db, build.id, LEVELS[least:], since_ms, limit, newest_first=newest_first)
