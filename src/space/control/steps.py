@@ -42,7 +42,7 @@ TRANSITION_DEADLINE_S = 120
 """A worker that has answered Unavailable to a suspend or restore for this long is asked how things stand, and that is
 the end of it."""
 
-LOST = "The worker lost the VM."
+LOST = "Its microVM is gone, and no record says why; `space down` and a restart of the host end all of them."
 
 _REFUSED = (NoCapacity, StorageFull, NotFound, InvalidArgument)
 """What a worker answers before it has made anything of a sandbox."""

@@ -2,18 +2,30 @@
 
 import asyncio
 
+import httpx
+
 from e2b import AsyncSandbox, CommandExitException, FilesystemEventType, PtySize
+
+REPO = "/home/user/repo"
 
 
 async def main() -> None:
-    """Use one sandbox for all of it."""
-    sandbox = await AsyncSandbox.create(timeout=120)
+    """Use one sandbox for all of it, and two copies of it."""
+    sandbox = await AsyncSandbox.create(timeout=180)
     try:
         await commands(sandbox)
         await watching(sandbox)
         await terminal(sandbox)
+        await usage(sandbox)
+        await signed_urls(sandbox)
+        await git(sandbox)
+        await network(sandbox)
+        await copies(sandbox)
+        await sleeping(sandbox)
     finally:
         await sandbox.kill()
+    assert not await sandbox.kill()
+    assert not await sandbox.is_running()
 
 
 async def commands(sandbox: AsyncSandbox) -> None:
@@ -66,6 +78,83 @@ async def terminal(sandbox: AsyncSandbox) -> None:
     await sandbox.pty.send_stdin(handle.pid, b"echo $((40 + 2)); exit\n")
     assert (await handle.wait()).exit_code == 0
     assert b"\r42\r\n" in bytes(printed), printed
+
+
+async def usage(sandbox: AsyncSandbox) -> None:
+    """Be told what it uses."""
+    last = (await sandbox.get_metrics())[-1]
+    assert last.cpu_count == 1
+    assert 0 < last.mem_used < last.mem_total <= 512 * 2**20
+    assert 0 < last.disk_used < last.disk_total
+
+
+async def signed_urls(sandbox: AsyncSandbox) -> None:
+    """Read and write without a key."""
+    path = "/home/user/a file&.txt"
+    async with httpx.AsyncClient() as http:
+        up = await http.post(sandbox.upload_url(path, use_signature_expiration=60), files={"file": b"data"})
+        assert up.status_code == 200, up.text
+        url = sandbox.download_url(path, use_signature_expiration=60)
+        assert (await http.get(url)).text == "data"
+        assert (await http.get(url + "0")).status_code == 401
+        expired = await http.get(sandbox.download_url(path, use_signature_expiration=-120))
+        assert expired.status_code == 401, expired.text
+
+
+async def git(sandbox: AsyncSandbox) -> None:
+    """Commit."""
+    await sandbox.git.init(REPO, initial_branch="main")
+    await sandbox.git.configure_user("Somebody", "somebody@example.test")
+    await sandbox.files.write(f"{REPO}/a.txt", "a")
+    assert [file.name for file in (await sandbox.git.status(REPO)).file_status] == ["a.txt"]
+    await sandbox.git.add(REPO)
+    await sandbox.git.commit(REPO, "The first")
+    status = await sandbox.git.status(REPO)
+    assert (status.is_clean, status.current_branch) == (True, "main"), status
+
+
+async def answers(sandbox: AsyncSandbox, name: str) -> bool:
+    """Tell whether a name has an address inside: one that may not be reached has none."""
+    found = await sandbox.commands.run(f"getent ahostsv4 {name} >/dev/null && echo yes || echo no")
+    return found.stdout == "yes\n"
+
+
+async def network(sandbox: AsyncSandbox) -> None:
+    """Allow one name of all that are denied."""
+    assert await answers(sandbox, "other.test"), "everything may leave where nothing is said"
+    await sandbox.update_network({"deny_out": ["0.0.0.0/0"], "allow_out": ["example.test"]})
+    assert await answers(sandbox, "example.test"), "what is allowed goes before what is denied"
+    assert not await answers(sandbox, "other.test")
+
+
+async def copies(sandbox: AsyncSandbox) -> None:
+    """Start from a snapshot, and fork."""
+    taken = await sandbox.create_snapshot()
+    await sandbox.git.create_branch(REPO, "later")
+    listed = await sandbox.list_snapshots().next_items()
+    assert [one.snapshot_id for one in listed] == [taken.snapshot_id]
+    old = await AsyncSandbox.create(taken.snapshot_id, timeout=60)
+    assert (await old.git.status(REPO)).current_branch == "main"
+    assert await old.kill()
+    assert await AsyncSandbox.delete_snapshot(taken.snapshot_id)
+    assert not await AsyncSandbox.delete_snapshot(taken.snapshot_id)
+
+    (fork,) = await sandbox.fork(count=1, timeout=60)
+    assert isinstance(fork, AsyncSandbox), fork
+    assert fork.sandbox_id != sandbox.sandbox_id
+    assert (await fork.git.status(REPO)).current_branch == "later"
+    assert not await answers(fork, "other.test"), "it may reach what the original may"
+    assert await fork.kill()
+
+
+async def sleeping(sandbox: AsyncSandbox) -> None:
+    """Pause it, and go on."""
+    assert await sandbox.pause()
+    assert not await sandbox.pause()
+    assert (await sandbox.get_info()).state.value == "paused"
+    await sandbox.connect(timeout=60)
+    assert await sandbox.is_running()
+    assert (await sandbox.git.status(REPO)).current_branch == "later"
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The same with the asynchronous client; and a sandbox that its timeout pauses, which a request wakes."""
+"""A sandbox that its timeout pauses, which a request wakes; with the asynchronous client."""
 
 import asyncio
 import time
@@ -7,16 +7,6 @@ from e2b import AsyncSandbox
 
 
 async def main() -> None:
-    sandbox = await AsyncSandbox.create("base", timeout=120)
-    assert await sandbox.is_running()
-    assert (await sandbox.commands.run("id -un")).stdout == "user\n"
-    assert await sandbox.pause()
-    assert (await sandbox.get_info()).state.value == "paused"
-    await sandbox.connect(timeout=60)
-    assert await sandbox.is_running()
-    assert await sandbox.kill()
-    assert not await sandbox.kill()
-
     lifecycle = {"on_timeout": "pause", "auto_resume": True}
     sleeper = await AsyncSandbox.create("base", timeout=300, lifecycle=lifecycle)
     info = await sleeper.get_info()
