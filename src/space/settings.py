@@ -249,7 +249,7 @@ def _validated(cls: type[T], values: dict[str, object]) -> T:
     except pydantic.ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = f"SPACE_{first['loc'][0]}".upper()
-        words = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be").replace("Input is", "is")
+        words = re.sub(r"^Input (should )?|^Value error, ", lambda found: "must " if found[1] else "", first["msg"])
         raise InvalidArgument(f"{name}: {words}.") from error
 
 

@@ -31,9 +31,7 @@ def test_a_full_disk_under_standard_output_is_an_error_with_words() -> None:
     ],
 )
 def test_odd_values_are_errors_with_words(arguments: tuple[str, ...], says: str) -> None:
-    done = subprocess.run(
-        [_SPACE, *arguments], env={"SPACE_API_KEY": "x"}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([_SPACE, *arguments], env={"SPACE_API_KEY": "x"}, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stderr.startswith("error: ")
     assert says in done.stderr

@@ -38,7 +38,18 @@ def test_an_unknown_setting_is_refused_with_the_near_one(monkeypatch: pytest.Mon
             read()
 
 
-@pytest.mark.parametrize(("name", "value"), [("PORT", "70000"), ("PORT", "x"), ("DRIVER", "xen"), ("MEMORY_GIB", "0"), ("IMAGES", "ubuntu"), ("REGISTRIES", "http://"), ("RESOLVERS", "x")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "70000"),
+        ("PORT", "x"),
+        ("DRIVER", "xen"),
+        ("MEMORY_GIB", "0"),
+        ("IMAGES", "ubuntu"),
+        ("REGISTRIES", "http://"),
+        ("RESOLVERS", "x"),
+    ],
+)
 def test_a_wrong_value_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"SPACE_{name}", value)
     with pytest.raises(InvalidArgument, match=f"SPACE_{name}: ") as refused:

@@ -1,4 +1,4 @@
-"""A sandbox from its creation to its end: info, timeout, pause and connect, what it uses, kill, and what is gone then."""
+"""A sandbox from its creation to its end: info, timeout, pause and connect, what it uses, kill, and what is gone."""
 
 import datetime
 import threading
