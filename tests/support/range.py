@@ -225,6 +225,14 @@ class Range:
             while len(self.net.packets(target="203.0.113.99")) == before:
                 await asyncio.sleep(0.01)
 
+    async def heard_again(self, sandbox: str) -> None:
+        """Return when a sandbox that wasted connections may open new ones again; at once where it did not."""
+        told = f"{self.slot(sandbox).address} timeout"
+        argv = ("nft", "list", "set", "inet", "space_gw", "muted")
+        async with asyncio.timeout(60):
+            while told in (await command.run(*argv, netns=self.gateway)).stdout:
+                await asyncio.sleep(0.1)
+
     async def counted(self, place: Path, rule: str) -> int:
         """Return how many packets the rules that contain `rule` have counted in a namespace."""
         done = await command.run("nft", "list", "ruleset", netns=place)

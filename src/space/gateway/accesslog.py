@@ -1,6 +1,7 @@
 """What the egress proxy says of requests that ended, and each second of those that go on: bytes, time, status.
 
-It may say too little (its buffer is bounded) but decides nothing, save that a rule's budget of bytes is used up.
+It may say too little (its buffer is bounded) but decides nothing, save that a rule's budget of bytes is used up, or a
+sandbox's of connections that come to nothing.
 """
 
 import asyncio
@@ -25,28 +26,44 @@ _JUDGED = "ext_authz_denied"
 
 End = Callable[[Guest, list[int]], None]
 """Has connections of a guest ended, soon."""
+Wasted = Callable[[Guest], None]
+"""Counts a connection that came to nothing."""
+_NO_CIPHER = 0xFFFF
+"""What stands for the cipher of a handshake that was not finished."""
 
 
 class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc] # generated, untyped
     """Takes the proxy's log."""
 
-    def __init__(self, guests: Guests, resolver: Resolver, audit: Audit, end: End) -> None:
-        self._guests, self._resolver, self._audit, self._end = guests, resolver, audit, end
+    def __init__(self, guests: Guests, resolver: Resolver, audit: Audit, end: End, wasted: Wasted) -> None:
+        self._guests, self._resolver, self._audit, self._end, self._wasted = guests, resolver, audit, end, wasted
 
     async def StreamAccessLogs(  # noqa: N802 - the name in the protocol
         self, requests: AsyncIterator[als_pb2.StreamAccessLogsMessage], _context: object
     ) -> als_pb2.StreamAccessLogsResponse:
         """Take one stream of it, of one thread of the proxy, until that ends."""
+        of_requests = False
         try:
             async for message in requests:
+                for entry in message.tcp_logs.log_entry:
+                    self._take_connection(entry.common_properties)
+                of_requests = of_requests or message.HasField("http_logs")
                 for entry in message.http_logs.log_entry:
                     self._take(entry)
         finally:
             # the proxy is gone, or what it said meanwhile is lost: nothing is known any more of what is under way
-            for guest in self._guests:
+            for guest in self._guests if of_requests else ():
                 guest.unseen = guest.unseen or len(guest.flights) > 0
                 guest.flights.clear()
         return als_pb2.StreamAccessLogsResponse()
+
+    def _take_connection(self, common: accesslog_pb2.AccessLogCommon) -> None:
+        tls = common.tls_properties
+        unfinished = common.HasField("tls_properties") and tls.tls_cipher_suite.value == _NO_CIPHER
+        if unfinished or common.response_flags.downstream_protocol_error:
+            guest = self._guests.at(common.downstream_direct_remote_address.socket_address.address)
+            if guest is not None:
+                self._wasted(guest)
 
     def _take(self, entry: accesslog_pb2.HTTPAccessLogEntry) -> None:
         common = entry.common_properties

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
+from space.gateway.allowance import Allowance
 from space.gateway.budgets import Budgets
 from space.gateway.flights import Flights
 from space.gateway.names import Names
@@ -46,6 +47,7 @@ class Guest:
     )
     flights: Flights = dataclasses.field(default_factory=Flights)
     budgets: Budgets = dataclasses.field(default_factory=Budgets)
+    wasted: Allowance = dataclasses.field(default_factory=Allowance)
     unseen: bool = False
 
     def update(self, egress: wire.EgressOrder | None, secrets: wire.SecretsOrder | None) -> None:

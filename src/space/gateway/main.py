@@ -23,6 +23,7 @@ from space.gateway.egress import Egress
 from space.gateway.guests import Guests
 from space.gateway.inject import Injector
 from space.gateway.lookup import Lookup
+from space.gateway.muting import Muting
 from space.gateway.oauth import Tokens
 from space.gateway.orders import Orders
 from space.gateway.redaction import Redactions
@@ -55,7 +56,8 @@ async def _serve(settings: GatewaySettings) -> None:
     lookup = Lookup(guests, orders, audit)
     certificates = Certificates(lookup.wanted)
     raw = Relay(guests, resolver, dialer, audit)
-    log = AccessLog(guests, resolver, audit, ending.end)
+    muting = Muting(audit)
+    log = AccessLog(guests, resolver, audit, ending.end, muting.count)
     parts = control.Parts(slots, guests, orders, certificates, egress.asking, raw, tunnels, audit)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(authz.serving(layout.authz_sock, slots))
@@ -65,14 +67,16 @@ async def _serve(settings: GatewaySettings) -> None:
         await stack.enter_async_context(tunnel_server.serving(tunnels))
         await stack.enter_async_context(dns_server.serving(lookup.answer))
         async with asyncio.TaskGroup() as group:
-            ends = group.create_task(ending.run(orders))
-            tells = group.create_task(rotating.tell(guests, orders, audit))
+            loops = [
+                group.create_task(loop)
+                for loop in (ending.run(orders), muting.run(orders), rotating.tell(guests, orders, audit))
+            ]
             group.create_task(redaction.serve(layout.needles_sock, redactions, stop))
             group.create_task(control.serve(layout.gateway_control_sock, parts, stop))
             telemetry.logger().info("gateway_started")
             await stop.wait()
-            ends.cancel()
-            tells.cancel()
+            for loop in loops:
+                loop.cancel()
     telemetry.logger().info("gateway_stopped")
 
 

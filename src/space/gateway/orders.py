@@ -23,7 +23,7 @@ class Orders:
 
     async def carry_out(
         self,
-        order: Callable[[int], wire.NameGiven | wire.EndConnections | wire.SecretRotated],
+        order: Callable[[int], wire.Order],
         within_s: float = _DONE_S,
     ) -> None:
         """Tell the worker and wait until it has done it. `order` gets a number.

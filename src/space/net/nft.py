@@ -69,6 +69,10 @@ table inet space_gw {{
   type ipv4_addr
   flags dynamic
  }}
+ set muted {{
+  type ipv4_addr
+  flags timeout
+ }}
 }}
 flush table inet space_gw
 flush set inet space_gw never
@@ -85,6 +89,12 @@ table inet space_gw {{
   # what the limits below say to the ingress proxy
   iifname "lo" icmp type destination-unreachable accept
   counter drop comment "forged"
+ }}
+ chain quiet {{
+  # what a guest opens that has used up its budget of connections that come to nothing (gateway/muting.py); before
+  # connection tracking, so that it costs next to nothing
+  type filter hook prerouting priority raw + 10; policy accept;
+  iifname "sl*" ip saddr @muted {syn} counter reject with tcp reset comment "muted"
  }}
  chain redirects {{
   type nat hook prerouting priority dstnat;
@@ -277,4 +287,12 @@ async def add_slot(netns: Path, link: str, address: str) -> None:
 async def remove_slot(netns: Path, link: str, address: str) -> None:
     """Undo `add_slot`; nothing happens when it is not there."""
     # adding first makes the deletion succeed in every case, in the same transaction
-    await load(netns, _element("add", link, address) + _element("delete", link, address))
+    muted = "".join(f"{verb} element inet space_gw muted {{ {address} }}\n" for verb in ("add", "delete"))
+    await load(netns, _element("add", link, address) + _element("delete", link, address) + muted)
+
+
+async def mute(netns: Path, address: str, seconds: float) -> None:
+    """Refuse new TCP connections from a slot's address, for so long; a time that was set before counts no more."""
+    element = f"inet space_gw muted {{ {address}"
+    script = f"add element {element} }}\ndelete element {element} }}\n"
+    await load(netns, f"{script}add element {element} timeout {round(seconds * 1000)}ms }}\n")

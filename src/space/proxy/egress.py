@@ -163,18 +163,25 @@ def _authorization() -> Node:
     )
 
 
+def _log_to_gateway(name: str) -> Node:
+    return {
+        "log_name": name,
+        "transport_api_version": "V3",
+        "grpc_service": {"envoy_grpc": {"cluster_name": "log"}},
+        "buffer_flush_interval": "0.2s",
+    }
+
+
 def _access_log() -> Node:
     """Return the log that tells the gateway how each request ended: bytes, time, status; no header."""
-    return parts.extension(
-        "envoy.access_loggers.http_grpc",
-        "extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
-        common_config={
-            "log_name": "egress",
-            "transport_api_version": "V3",
-            "grpc_service": {"envoy_grpc": {"cluster_name": "log"}},
-            "buffer_flush_interval": "0.2s",
-        },
-    )
+    kind = "extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig"
+    return parts.extension("envoy.access_loggers.http_grpc", kind, common_config=_log_to_gateway("egress"))
+
+
+def _connection_log() -> Node:
+    """Return the log that tells the gateway of connections that ended without TLS although they began it."""
+    kind = "extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig"
+    return parts.extension("envoy.access_loggers.tcp_grpc", kind, common_config=_log_to_gateway("connections"))
 
 
 def _manager(chain: str) -> Node:
@@ -308,6 +315,7 @@ def config(layout: Layout, roots: Path) -> str:
         {"socket_address": {"address": "0.0.0.0", "port_value": EGRESS_HTTP_PORT}},  # noqa: S104 - packet rules decide who
         tls,
         plain,
+        access_log=[_connection_log()],
         listener_filters_timeout="5s",
         continue_on_listener_filters_timeout=False,
         listener_filters=[

@@ -205,7 +205,17 @@ class SecretRotated(Rotated):
     order: int
 
 
-AnyLine = Heartbeat | NameGiven | EndConnections | SecretRotated
+class Mute(pydantic.BaseModel):
+    """Refuse new TCP connections of a sandbox's guest for so many seconds, then say done. What is open goes on."""
+
+    type: Literal["mute"] = "mute"
+    order: int
+    sandbox: str
+    seconds: float = pydantic.Field(gt=0, le=60)
+
+
+Order = NameGiven | EndConnections | SecretRotated | Mute
+AnyLine = Heartbeat | Order
 WatchLine = Annotated[AnyLine, pydantic.Field(discriminator="type")]
 _WATCH_LINE: pydantic.TypeAdapter[AnyLine] = pydantic.TypeAdapter(WatchLine)
 

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
+from space.host import netns
 from space.host.command import CommandError
 from space.layout import Layout
 from space.model.errors import InvalidArgument, NotFound, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
 from space.model.rotation import Rotation, Rotations
-from space.net import slot
+from space.net import nft, slot
 from space.net.openings import Openings, Target
 from space.telemetry import logger
 from space.wire.gateway import (
@@ -23,6 +24,7 @@ from space.wire.gateway import (
     EgressOrder,
     EndConnections,
     GatewayClient,
+    Mute,
     NameGiven,
     RawTarget,
     SecretRotated,
@@ -72,7 +74,7 @@ class GatewayLink:
                     async for line in lines:
                         if not self._linked.is_set():
                             await self._tell_all()
-                        if isinstance(line, NameGiven | EndConnections):
+                        if isinstance(line, NameGiven | EndConnections | Mute):
                             await self._carry_out(line, named)
                         elif isinstance(line, SecretRotated):
                             self._take(line, rotate)
@@ -109,14 +111,19 @@ class GatewayLink:
     def _entry(self, sandbox: SandboxId) -> SlotEntry:
         return self._slots[sandbox].model_copy(update={"secrets": self._secrets.get(sandbox)})
 
-    async def _carry_out(self, order: NameGiven | EndConnections, named: Named) -> None:
+    async def _carry_out(self, order: NameGiven | EndConnections | Mute, named: Named) -> None:
         """Do one order; one that fails stays undone, and what waits for it at the gateway is refused."""
         sandbox = SandboxId(order.sandbox)
         entry = self._slots.get(sandbox)
         try:
             if isinstance(order, EndConnections):
                 await slot.kill_connections(self._layout, order.address, EGRESS_HTTP_PORT, order.ports)
-            elif entry is not None:
+            elif entry is None:
+                pass  # it has just gone
+            elif isinstance(order, Mute):
+                await nft.mute(netns.path(self._layout.gateway_netns), str(entry.address), order.seconds)
+                log.warning("slot_muted", sandbox=sandbox, seconds=round(order.seconds, 1))
+            else:
                 named(sandbox, order.address, order.name)
                 names = {**entry.names, order.address: order.name}
                 self._slots[sandbox] = entry.model_copy(update={"names": names})
