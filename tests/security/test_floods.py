@@ -31,7 +31,7 @@ async def test_floods_leave_the_neighbour_alone(arena: Range, full: bool, measur
         alone = statistics.median(ms for _, ms in seen)
         for name, lines, whole, some in FLOODS:
             began = len(seen)
-            done = await arena.run(arena.a, f"SIZE = {whole if full else some}\n{lines}", timeout_s=900)
+            done = await arena.run(arena.a, f"SIZE = ENOUGH = {whole if full else some}\n{lines}", timeout_s=900)
             assert done
             await _more(seen, began + QUIET)
             await arena.heard_again(arena.a)

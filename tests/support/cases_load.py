@@ -19,7 +19,7 @@ async def names_by_handshake(r: Range) -> None:
     """C1: 1,024 of them switched off egress for the whole host, for good. M3: who wastes too many is muted."""
     before = await r.counted(r.gateway, _MUTED)
     async with r.nothing_leaves():
-        done, alerts, refused = await r.run(r.a, f"SIZE = 700\n{floods.HELLOS}", timeout_s=180)
+        done, alerts, refused = await r.run(r.a, f"SIZE = 3000; ENOUGH = 20\n{floods.HELLOS}", timeout_s=180)
     assert await r.counted(r.gateway, _MUTED) > before
     assert alerts >= (done - refused) * 0.4, (
         done,

@@ -9,11 +9,15 @@ def finish(s):
     try: alerts += s.recv(7)[:1] == b"\\x15"
     except OSError: pass
     s.close()
-while done < SIZE:
+begin, stems = b"-" * 12, []
+for suffix in (".wild.allowed.test", ".test"): stems.append(client_hello(begin.decode() + suffix))
+while done < SIZE and refused < ENOUGH:
     done += 1
     try:
-        s = socket.create_connection((to, 443), 5)
-        s.sendall(client_hello(os.urandom(6).hex() + (".wild.allowed.test" if done % 2 else ".test")))
+        s = socket.socket()
+        s.settimeout(5)
+        s.connect((to, 443))
+        s.sendall(stems[done % 2].replace(begin, os.urandom(6).hex().encode()))
     except ConnectionRefusedError:
         refused += 1
         continue
@@ -26,7 +30,10 @@ while done < SIZE:
 for s in waiting: finish(s)
 show([done, alerts, refused])
 """
-"""TLS handshakes with names made up one by one, half of them under an allowed wildcard; some may not even begin."""
+"""TLS handshakes with names made up one by one, half of them under an allowed wildcard; some may not even begin.
+
+It ends after SIZE attempts, or ENOUGH that were refused before they began.
+"""
 
 STREAMS = """
 import time
