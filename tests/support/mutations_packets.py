@@ -48,6 +48,7 @@ PACKETS = (
     ),
     # in the gateway namespace
     change("only synthetic addresses reach the proxy", Rules(more=_ALL_TO_PROXY), by="A-01 D-08"),
+    change("who wastes connections is muted", Rules(('comment "muted"',)), by="EGRESS-C1"),
     change("what is not redirected is refused aloud", Rules(('comment "refused"',)), by="D-08 A-01"),
     change("every resolver is ours", Rules(("th dport 53 redirect",)), by="D-07", deaf=True),
     change(
