@@ -312,18 +312,19 @@ async def test_a_worker_tells_of_a_rotation_and_hears_that_it_is_stored(
         rotation = Rotation(secret, "refresh-1", (fingerprint(FIRST),))
         fact = json.loads(Rotated.of(rotation).model_dump_json()) | {"type": "rotated"}
         stored = f"/v1/rotations/{secret}/stored?value={fingerprint('refresh-1')}"
+        pushed = f"/v1/sandboxes/{made.id}/secrets"
         blind = dataclasses.replace(api.plane, vault=Vault([bytes(range(32))]))
         for plane in (blind, api.plane):
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:
                 watching = group.create_task(watch(plane, plane.workers.links[0]))
-                told.watch.put_nowait(fact)
-                while not told.watch.empty() or (plane is api.plane and not told.to(stored)):
+                told.watch.put_nowait(fact)  # before `synced`, at which the worker is told what it lacks
+                while not told.watch.empty() or (plane is api.plane and not told.to(pushed)):
                     await asyncio.sleep(0.02)
                 watching.cancel()
             told.watch.put_nowait(None)
-        row = await db.fetchrow("SELECT secrets_generation, secrets_applied FROM sandboxes WHERE id = $1", made.id)
-        assert row is not None
-        assert (row["secrets_generation"], row["secrets_applied"]) == (2, 1), "its worker is told the new version"
+        (order,) = told.to(pushed)
+        told_value = {"id": secret, "version": 2, "given_version": 1, "value": "refresh-1"}
+        assert order == {"generation": 2, "values": {"R": told_value}}
         assert len(told.to(stored)) == 1
         value = (await secret_values.values(db, api.plane.vault, api.project, ["R"]))["R"]
         assert (value.version, value.given_version, value.value.get_secret_value()) == (2, 1, "refresh-1")
