@@ -55,15 +55,18 @@ class _Connection:
         return False  # its end, or words that nobody asked for
 
 
-async def takes_connections(netns: Path, timeout_s: float) -> bool:
-    """Tell whether the guest's kernel takes a connection for its agent; nothing is said over it."""
+async def takes_connections(netns: Path, limit: AbstractAsyncContextManager[object]) -> bool:
+    """Tell whether the guest's kernel takes a connection for its agent; nothing is said over it.
+
+    `limit` raises TimeoutError where that takes too long.
+    """
     try:
         raw = tcp_socket(netns)
     except OSError:
         return False
     try:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        async with asyncio.timeout(timeout_s):
+        async with limit:
             await asyncio.get_running_loop().sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
     except (OSError, TimeoutError):
         return False

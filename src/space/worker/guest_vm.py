@@ -193,7 +193,7 @@ class GuestVm:
 
     async def is_reachable(self, patience_s: float) -> bool:
         """Tell whether its network carries; False after so long without an answer."""
-        return await takes_connections(netns.path(self.slot.netns), patience_s)
+        return await takes_connections(netns.path(self.slot.netns), self.line.limit(patience_s))
 
     async def cut_off(self) -> None:
         """End every connection that the outside has to it."""
