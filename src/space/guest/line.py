@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 import h11
 
@@ -34,6 +35,10 @@ class TooLong(Exception):
 
 class NotConnected(OSError):
     """The guest did not take the connection in time; nothing was said to it."""
+
+
+Limit: TypeAlias = Callable[[float], AbstractAsyncContextManager[object]]
+"""`limit(seconds)` raises TimeoutError out of a block that takes too long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,12 +84,10 @@ async def takes_connections(netns: Path, limit: AbstractAsyncContextManager[obje
 class Line:
     """A way to the agent from inside `netns`. Requests at once have a connection each; one is kept.
 
-    `limit(seconds)` raises TimeoutError where an answer takes too long: whoever asks puts it around a request.
+    Whoever asks puts `limit` around a request.
     """
 
-    def __init__(
-        self, netns: Path, limit: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout
-    ) -> None:
+    def __init__(self, netns: Path, limit: Limit = asyncio.timeout) -> None:
         self._netns, self.limit = netns, limit
         self._kept: _Connection | None = None
         self._connect_s = _CONNECT_S

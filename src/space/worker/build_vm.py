@@ -194,7 +194,7 @@ async def up(host: Host, machine: Machine, disk: Path, source: Frozen | None) ->
     try:
         address = SlotEntry.model_validate({"address": guest.slot.address, "egress": machine.egress})
         await host.link.admit(vm, address)
-        await host.probe(vm)
+        await host.probe(vm, guest.line.limit)
         yield BuildVm(host, guest, token)
     finally:
         await host.link.withdraw(vm)

@@ -84,8 +84,9 @@ class Holding:
 
     async def connect(self) -> None:
         """Let requests through, and see one arrive."""
+        assert self.guest is not None
         await self.admit()
-        await self.host.probe(self.sandbox)
+        await self.host.probe(self.sandbox, self.guest.line.limit)
 
     def note_vm(self, record: VmRecord) -> None:
         """Keep what is told of its VM."""

@@ -8,6 +8,7 @@ import signal
 import httpx2
 
 from space.disk import rootfs
+from space.guest.line import Limit
 from space.host import cgroup
 from space.host.counter import Counter
 from space.host.process import uid_processes, watch
@@ -25,7 +26,9 @@ _STARTS = max(4, 2 * len(os.sched_getaffinity(0)))
 """How many VMs are started at once; the others wait their turn. Each keeps a core busy, and when many share one all are
 slow together, until all are given up: seen with a hundred creates at once on two busy cores."""
 
-_PROBE_S = 10
+_PROBE_S = 10.0
+_PROBE_ATTEMPT_S = 2.0
+"""Twice as long after each that had no answer: a guest on a host that is overrun takes longer than any fixed time."""
 _PROBE_POLL_S = 0.02
 _REHEARSAL_S = 30
 _REHEARSED: tuple[dict[str, object], ...] = ({"args": ["true"]}, {"cmd": "true"}, {"args": ["echo"]}, {"cmd": "echo"})
@@ -52,23 +55,26 @@ class Host:
         """What runs guests here; a memory snapshot fits only the same."""
         return f"{self.driver.name} {self.driver.version} {self.driver.accelerator} {self.driver.cpu}"
 
-    async def probe(self, sandbox: SandboxId) -> None:
+    async def probe(self, sandbox: SandboxId, limit: Limit) -> None:
         """Return when the agent answered through the data path, as a client's request would go.
 
-        Raises Unavailable after 10 s: the guest runs, but the proxy or the gateway of this host does not carry.
+        Raises Unavailable after 10 s of the guest's `limit`: it runs, but the proxy or the gateway of this host does
+        not carry.
         """
-        last, named = "no answer", {"x-space-sandbox": sandbox}
+        last, named, attempt_s = "no answer", {"x-space-sandbox": sandbox}, _PROBE_ATTEMPT_S
         try:
-            async with asyncio.timeout(_PROBE_S):
+            async with limit(_PROBE_S):
                 while True:
                     try:
                         # the status alone counts: a body is the guest's, and might not end
-                        async with self.ingress.stream("GET", "/v1/health", headers=named) as answer:
+                        async with self.ingress.stream("GET", "/v1/health", headers=named, timeout=attempt_s) as answer:
                             if answer.status_code == httpx2.codes.OK:
                                 return
                             last = f"status {answer.status_code}"
                     except httpx2.TransportError as error:
                         last = str(error) or repr(error)
+                        if isinstance(error, httpx2.TimeoutException):
+                            attempt_s *= 2
                     await asyncio.sleep(_PROBE_POLL_S)
         except TimeoutError:
             raise Unavailable(f"The ingress proxy of this host does not carry ({last}); see `space doctor`.") from None

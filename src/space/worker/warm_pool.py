@@ -180,7 +180,7 @@ class WarmPool:
         vm = SandboxId(guest.record.vm)
         await self._host.link.admit(vm, SlotEntry.model_validate({"address": guest.slot.address}))
         try:
-            await self._host.probe(vm)
+            await self._host.probe(vm, guest.line.limit)
             await self._host.rehearse(vm, token)
         finally:
             await self._host.link.withdraw(vm)
