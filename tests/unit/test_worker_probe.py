@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import httpx2
 import pytest
@@ -32,8 +32,8 @@ async def _host(folder: Path, *, status: bytes, after_s: float) -> AsyncGenerato
     async with await asyncio.start_unix_server(serve, folder / "sock"):
         transport = httpx2.AsyncHTTPTransport(uds=str(folder / "sock"))
         async with httpx2.AsyncClient(transport=transport, base_url="http://agent") as ingress:
-            unused = {field.name: cast("None", None) for field in dataclasses.fields(Host)}
-            yield Host(**{**unused, "ingress": ingress})  # type: ignore[arg-type]
+            unused: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Host))
+            yield Host(**{**unused, "ingress": ingress})
 
 
 async def test_a_slow_guest_is_given_longer_with_each_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
