@@ -4,6 +4,7 @@ Run by `scripts/test mutations`; not part of the ordinary run, since it takes th
 counts only where A and B could still do what they may just before it: what is broken altogether stops attacks, too.
 """
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ async def test_some_case_notices(mutable: Mutable, noticed: Notice, mutation: Mu
             try:
                 await CASES[ident].attempt(mutable.arena)
             except (AssertionError, TimeoutError) as error:
-                red, why = ident, (str(error).splitlines() or ["too late"])[0]
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                red, why = ident, f"{place.line}: {error}".partition("\n")[0]
                 break
     await mutable.heal()
     noticed.append((mutation.control, red, why))

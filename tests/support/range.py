@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from tests.support.deployment import Deployment, vms
 from tests.support.internet import Internet
 
@@ -156,8 +157,11 @@ class Range:
         commands = f"/v1/sandboxes/{sandbox}/commands"
         async with self.space.stream("POST", commands, json=body) as stream:
             began = await anext(stream)
-            yield Output(stream)
-        await self.space.http.delete(f"{commands}/{began['command_id']}")
+            try:
+                yield Output(stream)
+            finally:  # what an attack left running would stand in the next one's way
+                with contextlib.suppress(httpx2.HTTPError):  # whatever is broken is told of already
+                    await self.space.http.delete(f"{commands}/{began['command_id']}")
 
     @contextlib.asynccontextmanager
     async def flowing(self, sandbox: str, lines: str) -> AsyncGenerator["Output"]:
