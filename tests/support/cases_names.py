@@ -94,7 +94,7 @@ frames(udp(server, port, question("denied.test")) for server in {others!r} for p
 show([out, dial([(server, port) for server in {others!r} for port in (853, 5353)])])
 """,
         )
-    assert [answer[0] for answer in out[0]] == [5, 0] * 6, out  # whoever is asked, ours answers
+    assert [answer and answer[0] for answer in out[0]] == [5, 0] * 6, out  # whoever is asked, ours answers
     assert set(out[1]) == {"ECONNREFUSED"}, out
 
 
