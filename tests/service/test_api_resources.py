@@ -11,7 +11,7 @@ from tests.support.rows import DIGEST, insert_sandbox, insert_template
 from space.control import keys
 from space.model.lifecycle import State
 from space.store import keys as key_rows
-from space.store import projects, sandboxes, wishes
+from space.store import projects, sandboxes, template_names, wishes
 from space.store.sandboxes import Lease
 
 Json = dict[str, Any]
@@ -148,6 +148,31 @@ async def test_templates_by_name_and_digest(api: Api) -> None:
         shown = (await api.http.get(f"/v1/templates/{ident}")).json()
         assert (shown["name"], shown["digest"], shown["disk_mib"]) == ("base", DIGEST, 10240)
     assert [t["name"] for t in (await api.http.get("/v1/templates")).json()["templates"]] == ["base"]
+
+
+async def test_a_name_that_is_deleted_takes_no_other_with_it(api: Api) -> None:
+    for name in ("base", "again"):
+        await insert_template(api.plane.db, api.project, name)
+
+    async def shown() -> list[str]:
+        return [one["name"] for one in (await api.http.get("/v1/templates")).json()["templates"]]
+
+    assert await shown() == ["again", "base"], "one template of two names"
+    assert (await api.http.get("/v1/templates/base")).json()["name"] == "base"
+    await insert_sandbox(api.plane.db, api.project, state=State.RUNNING)
+    assert (await api.http.delete("/v1/templates/again")).status_code == 204
+    assert await shown() == ["base"]
+    assert (await api.http.delete("/v1/templates/again")).status_code == 404
+    assert (await api.http.delete("/v1/templates/base")).status_code == 409
+
+
+async def test_a_tag_that_is_deleted_takes_nothing_else_with_it(api: Api) -> None:
+    template = await insert_template(api.plane.db, api.project)
+    async with api.plane.db.transaction() as tx:
+        await template_names.set_tags(tx, api.project, "base", ["v1", "v2"], template.digest, None)
+    assert (await api.http.delete("/v1/templates/base:v1")).status_code == 204
+    assert (await api.http.get("/v1/templates/base:v1")).status_code == 404
+    assert (await api.http.get("/v1/templates/base:v2")).json()["digest"] == DIGEST
 
 
 async def test_a_template_in_use_stays(api: Api) -> None:

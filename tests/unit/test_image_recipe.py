@@ -34,6 +34,8 @@ def test_who_names_a_template_before_it_is_built_is_told_how() -> None:
 def test_a_template_is_built_by_the_recipe_of_its_name_else_by_base() -> None:
     assert recipe.named_by(ROOT, NAME).name == NAME
     assert recipe.named_by(ROOT, "mine").name == "base"
+    with pytest.raises(InvalidArgument, match=f"did you mean {NAME}"):
+        recipe.named_by(ROOT, NAME.replace("interpreter", "interpeter"))
 
 
 @pytest.mark.parametrize("name", ["mine", "../images", "", "/etc"])

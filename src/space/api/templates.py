@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from space.api.body import documented, read_json
 from space.api.models import CreateTemplate, ShownTemplate, TemplateList
 from space.api.sandboxes import project_of
-from space.control import templates
+from space.control import template_names, templates
 from space.control.plane import Plane
 from space.model.errors import SpaceError
 from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate, error_line
@@ -54,8 +54,11 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
 
     @app.delete("/v1/templates/{template}", tags=["templates"], status_code=204)
     async def delete_template(request: Request, template: str) -> Response:
-        """Delete a template, by name or digest; refused while a live sandbox started from it."""
-        await templates.delete(plane, project_of(request), template)
+        """Delete a template, by name or digest; refused while a live sandbox started from it.
+
+        By a name, what another name or tag stands for stays, and only this name goes.
+        """
+        await template_names.delete_meant(plane, project_of(request), template)
         return Response(status_code=204)
 
 

@@ -16,6 +16,7 @@ from space.settings import client_settings
 
 app = typer.Typer(no_args_is_help=True, help="Templates: what sandboxes start from.")
 
+_RECIPE = "Without -f: what it is made of (default: the recipe of this name, else base)."
 _DISK = f"Size of the disk that guests see; sparse (default: {DEFAULT_DISK_MIB})."
 _FILE = "Build as this Dockerfile says (docs/howto/templates.md has what it may say)."
 _CONTEXT = "With -f: the folder that COPY copies from (default: that of the file)."
@@ -35,6 +36,7 @@ def build(
     vcpus: Annotated[int | None, typer.Option(help="With -f: of sandboxes that ask for none.")] = None,
     memory: Annotated[int | None, typer.Option(metavar="MIB", help="With -f: likewise.")] = None,
     disk: Annotated[int | None, typer.Option(metavar="MIB", help=_DISK)] = None,
+    recipe: Annotated[str | None, typer.Option(metavar="RECIPE", help=_RECIPE)] = None,
     force: Annotated[bool, typer.Option(help="Build again although nothing changed.")] = False,
     out: Out = Format.TABLE,
 ) -> None:
@@ -52,6 +54,8 @@ def build(
         if given is not None:
             raise InvalidArgument(f"{given} goes with a file: -f FILE.")
         wish: Json = {"name": name, "force": force, **({"disk_mib": disk} if disk else {})}
+        if recipe is not None:
+            wish["recipe"] = recipe
         done = asyncio.run(_build(wish))
         if out is Format.JSON:
             output.print_json(done)
@@ -62,11 +66,13 @@ def build(
         return
     if disk is not None:
         raise InvalidArgument("--disk does not go with a file: the disk has the size of what it is built on.")
-    recipe = template_build.read(file)
+    if recipe is not None:
+        raise InvalidArgument("--recipe does not go with a file, which says what the template is made of.")
+    steps = template_build.read(file)
     wish = {"name": name, "tags": tag or [], "ready": ready, "vcpus": vcpus, "memory_mib": memory, "force": force}
     if start is not None:
         wish["start"] = start
-    built = asyncio.run(template_build.build(recipe, folder or file.parent, wish))
+    built = asyncio.run(template_build.build(steps, folder or file.parent, wish))
     if out is Format.JSON:
         output.print_json(built)
         return

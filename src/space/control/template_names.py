@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from space.control import templates
 from space.control.plane import Plane
 from space.model.errors import Conflict, NotFound
-from space.model.ids import ProjectId
+from space.model.ids import ProjectId, is_digest
+from space.model.template import TemplateKind
 from space.model.template_build import DEFAULT_TAG, NamedTemplate, Tag, read_reference, split_reference
 from space.store import template_names as rows
 from space.store import templates as template_rows
@@ -97,3 +98,23 @@ async def delete(plane: Plane, project: ProjectId, name_or_id: str) -> None:
     for digest in own:
         await templates.delete(plane, project, digest)
     logger().info("template_name_deleted", name=named.name, templates=len(own))
+
+
+async def delete_meant(plane: Plane, project: ProjectId, reference: str) -> None:
+    """Delete what a digest, a name or `name:tag` stands for; what another name or tag stands for too stays with that.
+
+    Raises as templates.delete.
+    """
+    template = await templates.find(plane, project, reference)
+    if is_digest(reference) or template.kind is TemplateKind.SNAPSHOT:
+        await templates.delete(plane, project, template.digest)
+        return
+    name, tag = read_reference(reference)
+    if tag in (None, DEFAULT_TAG):
+        await delete(plane, project, name)
+        return
+    others = [one for one in await tags(plane, project, name) if one.digest == template.digest and one.tag != tag]
+    if others or await rows.named_elsewhere(plane.db, project, name, template.digest):
+        await unassign(plane, project, name, [f"{name}:{tag}"])
+    else:
+        await templates.delete(plane, project, template.digest)

@@ -16,6 +16,7 @@ Paths are relative to the recipe's folder. The recipe `base` has no folder: it i
 """
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import tomllib
@@ -89,7 +90,17 @@ def find(code_dir: Path, name: str) -> Recipe:
 
 
 def named_by(code_dir: Path, template: str) -> Recipe:
-    """Return the recipe a template is built by where none is asked for: the one of its name, else `base`."""
+    """Return the recipe a template is built by where none is asked for: the one of its name, else `base`.
+
+    Raises InvalidArgument for a name that is a recipe's but for a typing error.
+    """
+    there = names(code_dir)
+    near = difflib.get_close_matches(template, there, n=1, cutoff=0.8)
+    if near and template not in there:
+        raise InvalidArgument(
+            f"There is no recipe {template[:80]!r}; did you mean {near[0]}? To build base under this name, ask for the "
+            "recipe base."
+        )
     return find(code_dir, template if template in names(code_dir) else BASE_NAME)
 
 

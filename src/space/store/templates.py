@@ -10,6 +10,13 @@ from space.store.db import Queries, Record
 _COLUMNS = """
 digest, name, disk_mib, used_bytes, kernel_release, agent_version, vmm, built_at, build_s, kind, sandbox_id, memory,
 vcpus, memory_mib"""
+
+
+def _called(name: str) -> str:
+    """Return the columns with `name`, an expression, as the name; where that is null, the one it was built under."""
+    return _COLUMNS.replace("digest, name", f"digest, coalesce({name}, name) AS name")
+
+
 _ADD = f"""
 INSERT INTO templates (project_id, {_COLUMNS})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -24,7 +31,7 @@ _FIND = f"""
 WITH named AS (
     SELECT name, digest FROM template_names
      WHERE project_id = $1 AND (name = $2 OR id = $2) ORDER BY name = $2 DESC LIMIT 1)
-SELECT {_COLUMNS} FROM templates
+SELECT {_called("CASE WHEN $3 = 'default' THEN (SELECT name FROM named) END")} FROM templates
  WHERE project_id = $1
    AND digest = coalesce(
        CASE WHEN $3 = 'default' THEN (SELECT digest FROM named)
@@ -40,9 +47,11 @@ SELECT {_COLUMNS} FROM templates
       FROM template_names n JOIN projects p ON p.id = n.project_id
      WHERE n.public AND CASE WHEN $1 = '' THEN n.id = $2 ELSE n.name = $2 AND $1 IN (p.id, p.name) END
      ORDER BY p.id = $1 DESC LIMIT 1)"""
-_LIST = (
-    f"SELECT {_COLUMNS} FROM templates WHERE project_id = $1 AND kind = ANY($2::text[]) ORDER BY built_at DESC, digest"
-)
+_LIST = f"""
+SELECT {_called("named.called")} FROM templates t
+  LEFT JOIN LATERAL (SELECT n.name AS called FROM template_names n
+                      WHERE n.project_id = t.project_id AND n.digest = t.digest) named ON true
+ WHERE project_id = $1 AND kind = ANY($2::text[]) ORDER BY built_at DESC, digest, name"""
 # Another project's sandbox counts where no other project has the digest: it started from what $1 has made public.
 _USED = """
 SELECT 1 FROM sandboxes
@@ -105,7 +114,7 @@ async def add(tx: Queries, project: ProjectId, template: Template) -> None:
 
 
 async def find(db: Queries, project: ProjectId, name_or_digest: str, tag: str = DEFAULT_TAG) -> Template | None:
-    """Return the project's template with this digest, or of this name (or the name's id) and tag."""
+    """Return the project's template with this digest, or of this name (or the name's id) and tag; called so."""
     row = await db.fetchrow(_FIND, project, name_or_digest, tag)
     return None if row is None else _template(row)
 
@@ -121,7 +130,7 @@ async def find_public(db: Queries, space: str, name_or_id: str, tag: str = DEFAU
 async def listed(
     db: Queries, project: ProjectId, kinds: Collection[TemplateKind] = frozenset(TemplateKind)
 ) -> list[Template]:
-    """Return the project's templates of these kinds, newest first."""
+    """Return the project's templates of these kinds, newest first; one that several names stand for under each."""
     return [_template(row) for row in await db.fetch(_LIST, project, list(kinds))]
 
 
