@@ -13,6 +13,7 @@ from space.model.operation import OperationKind
 from space.store import operations, projects, sandboxes, wishes
 from space.store.db import Database
 from space.store.notices import Channel, Notices
+from space.store.operations import Ending
 
 
 @contextlib.asynccontextmanager
@@ -46,8 +47,7 @@ async def test_each_change_of_state_tells_the_id(db: Database) -> None:
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
         async with db.transaction() as tx:
             await operations.insert(tx, made, OperationKind.CREATE)
-            await sandboxes.move(tx, made, Event.STARTED)
-            await operations.settle(tx, made, satisfied=(OperationKind.CREATE,))
+            await sandboxes.move(tx, made, Event.STARTED, ending=Ending(satisfied=(OperationKind.CREATE,)))
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
         channel, ident = await next_of(queue)
         assert channel is Channel.OPERATION

@@ -9,7 +9,8 @@ import enum
 from collections.abc import Mapping
 
 from space.control.plane import Plane
-from space.control.waiting import carried_out
+from space.control.reconcile import reconcile
+from space.control.waiting import WAIT_S, succeeded
 from space.model.errors import Conflict, NotFound, SandboxFailed, SpaceError
 from space.model.ids import ProjectId, SandboxId
 from space.model.lifecycle import State
@@ -49,6 +50,22 @@ class Changes:
     timeout_memory: bool | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wished:
+    """A wish: the row that has it, and the operation to wait for, None where it is so already.
+
+    `held` tells that this process took the row's lease with it, to carry it out.
+    """
+
+    row: Sandbox
+    operation: Operation | None = None
+    held: bool = False
+
+    def fulfilled_by(self, row: Sandbox) -> bool:
+        """Tell whether the row has come to be what was wished: the event that led there has ended the operation."""
+        return row.state is not self.row.state and str(row.state) == str(self.row.spec.desired)
+
+
 async def ask(
     plane: Plane, project: ProjectId, sandbox: SandboxId, kind: OperationKind, *, memory: bool = True, wait: bool
 ) -> tuple[Sandbox, Operation | None]:
@@ -61,31 +78,48 @@ async def ask(
     # who waits is told of nothing before what came of it is synced, and this with it
     async with plane.db.transaction(synced=not wait) as tx:
         row = await locked(tx, project, sandbox)
-        row, operation = await wish(plane, tx, row, kind, memory=memory)
-    if operation is None or not wait:
-        return row, operation
-    done = await carried_out(plane, operation)
-    return await read(plane, sandbox), done
+        wished = await wish(plane, tx, row, kind, memory=memory, hold=wait)
+    return (await fulfilled(plane, wished) if wait else wished.row), wished.operation
 
 
 async def wish(
-    plane: Plane, tx: Queries, row: Sandbox, kind: OperationKind, *, memory: bool = True, reason: str | None = None
-) -> tuple[Sandbox, Operation | None]:
-    """Write the wish for a row that is locked, and return it with the operation to wait for.
+    plane: Plane,
+    tx: Queries,
+    row: Sandbox,
+    kind: OperationKind,
+    *,
+    memory: bool = True,
+    reason: str | None = None,
+    hold: bool = True,
+) -> Wished:
+    """Write the wish for a row that is locked; where it is wished already, join the operation under way.
 
-    No operation where it is so already; the one under way where it is wished already.
+    With `hold` the caller is to have it `fulfilled` once the transaction has ended.
     """
     desired = WISHED[kind]
     same = row.spec.desired is desired and (desired is not Desired.SUSPENDED or row.spec.suspend_memory == memory)
     if str(row.state) == str(desired) and row.settled and row.spec.desired is desired:
-        return row, None
+        return Wished(row)
     if same and not row.settled:
-        under_way = await operations.running(tx, row.id, kind)
-        return row, under_way or await operations.insert(tx, row, kind)
+        return Wished(row, await operations.running(tx, row.id, kind) or await operations.insert(tx, row, kind))
     if kind is OperationKind.PAUSE and row.state in (State.SUSPENDING, State.SUSPENDED):
         raise Conflict(f"Sandbox {row.id} is {row.state}; restore it first.", code="sandbox_suspended")
-    row = await wishes.wish(tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now())
-    return row, await operations.insert(tx, row, kind)
+    lease = plane.lease if hold else None
+    wishing = await wishes.wish(
+        tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now(), lease=lease
+    )
+    return Wished(wishing, await operations.insert(tx, wishing, kind), held=wishing.epoch > row.epoch)
+
+
+async def fulfilled(plane: Plane, wished: Wished, *, within_s: float = WAIT_S) -> Sandbox:
+    """Have a wish come true and return the row; raises what keeps it from that, as `waiting.succeeded` does."""
+    if wished.operation is None:
+        return wished.row
+    came = await reconcile(plane, wished.row.id, wished.row if wished.held else None)
+    if isinstance(came, Sandbox) and wished.fulfilled_by(came):
+        return came
+    await succeeded(plane, wished.operation, came if isinstance(came, SpaceError) else None, within_s=within_s)
+    return await read(plane, wished.row.id)
 
 
 async def locked(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox:
@@ -150,10 +184,8 @@ async def wake(plane: Plane, row: Sandbox) -> Sandbox:
     """
     async with plane.db.transaction(synced=False) as tx:
         fresh = await locked(tx, row.project, row.id)
-        _, operation = await wish(plane, tx, fresh, OperationKind.RESUME, memory=True, reason=sandboxes.WOKEN)
-    if operation is not None:
-        await carried_out(plane, operation, within_s=WAKE_S)
-    return await read(plane, row.id)
+        wished = await wish(plane, tx, fresh, OperationKind.RESUME, memory=True, reason=sandboxes.WOKEN)
+    return await fulfilled(plane, wished, within_s=WAKE_S)
 
 
 async def read(plane: Plane, sandbox: SandboxId) -> Sandbox:

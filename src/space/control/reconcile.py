@@ -2,7 +2,7 @@
 
     model/convergence.py says what is due; control/steps.py does it; here it is done under a lease until nothing is due.
 
-`reconcile` takes only an id, reads the row, acts, and can be run again at any moment by anyone: by the request that
+`reconcile` needs only an id, reads the row, acts, and can be run again at any moment by anyone: by the request that
 wrote the wish, and by the controller for every row whose status lags. The lease on the row keeps two from doing it at
 once, its epoch fences the late writes of one that lost it, here and at the worker. A wish that is written meanwhile is
 seen with the next move of the row, and done next; only a delete overtakes what is under way.
@@ -17,6 +17,7 @@ from space.model.ids import SandboxId
 from space.model.operation import OperationKind
 from space.model.sandbox import Sandbox
 from space.store import operations, sandboxes
+from space.store.operations import Ending
 from space.telemetry import logger
 
 CREATE_DEADLINE_S = 120
@@ -25,15 +26,17 @@ CREATE_DEADLINE_S = 120
 _CREATES = (OperationKind.CREATE, OperationKind.FORK)
 
 
-async def reconcile(plane: Plane, sandbox: SandboxId) -> SpaceError | None:
-    """Do what is due for one sandbox. Returns None when that is done or somebody else does it.
+async def reconcile(plane: Plane, sandbox: SandboxId, held: Sandbox | None = None) -> Sandbox | SpaceError | None:
+    """Do what is due for one sandbox; `held` is its row where this process has taken its lease already.
 
-    Otherwise it returns why it must be tried again (the worker does not answer); the controller will.
+    Returns the row once nothing is due, None where there was nothing to do or somebody else does it, or why it must be
+    tried again (the worker does not answer); the controller will.
     """
-    while (held := await sandboxes.acquire(plane.db, sandbox, plane.lease)) is not None:
+    while held is not None or (held := await sandboxes.acquire(plane.db, sandbox, plane.lease)) is not None:
         came = await converge(plane, held)
-        if isinstance(came, SpaceError):
+        if came is not None:
             return came
+        held = None
     return None
 
 
@@ -50,8 +53,7 @@ async def converge(plane: Plane, sandbox: Sandbox) -> Sandbox | SpaceError | Non
             if step is not None:
                 sandbox = await steps.do(plane, sandbox, step)
             else:
-                async with plane.db.transaction() as tx:
-                    sandbox = await answer(tx, sandbox)
+                sandbox = await answer(plane.db, sandbox)
             if sandbox.settled:
                 return sandbox
     except Stale:
@@ -74,10 +76,9 @@ async def abandon(plane: Plane, sandbox: SandboxId, error: SpaceError, *, min_ag
     False where somebody is working on it, or it is past being created.
     """
     async with plane.db.transaction() as tx:
-        given_up = await sandboxes.abandon(tx, sandbox, str(error), min_age_s)
+        given_up = await sandboxes.abandon(tx, sandbox, str(error), min_age_s, Ending(refused=_CREATES, error=error))
         if given_up is None:
             return False
-        await operations.settle(tx, given_up, satisfied=(), refused=_CREATES, error=error)
         await operations.free_key(tx, sandbox)
     logger().warning("sandbox_create_abandoned", sandbox=sandbox, error=str(error))
     return True

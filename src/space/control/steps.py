@@ -74,8 +74,7 @@ async def _start(plane: Plane, sandbox: Sandbox) -> Sandbox:
 
 async def started(plane: Plane, sandbox: Sandbox, fact: SandboxFact) -> Sandbox:
     """Record that it runs."""
-    async with plane.db.transaction() as tx:
-        moved = await happen(plane, tx, sandbox, Event.STARTED, timings_ms=fact.timings_ms)
+    moved = await happen(plane, plane.db, sandbox, Event.STARTED, timings_ms=fact.timings_ms)
     logger().info("sandbox_started", sandbox=sandbox.id, worker=sandbox.worker, timings_ms=fact.timings_ms)
     return moved
 
@@ -156,22 +155,20 @@ async def _pause(plane: Plane, sandbox: Sandbox) -> Sandbox:
     error = await _told(plane, sandbox, State.PAUSED, _client(plane, sandbox).pause)
     if isinstance(error, SandboxFailed):
         return await _fail(plane, sandbox, str(error), None)
-    async with plane.db.transaction() as tx:
-        if error is not None or sandbox.state is State.PAUSED:
-            return await answer(tx, sandbox, error=error, withdrawn_to=None if error is None else Desired.RUNNING)
-        return await happen(plane, tx, sandbox, Event.PAUSED)
+    if error is not None or sandbox.state is State.PAUSED:
+        return await answer(plane.db, sandbox, error=error, withdrawn_to=None if error is None else Desired.RUNNING)
+    return await happen(plane, plane.db, sandbox, Event.PAUSED)
 
 
 async def _resume(plane: Plane, sandbox: Sandbox) -> Sandbox:
     error = await _told(plane, sandbox, State.RUNNING, _client(plane, sandbox).resume)
     if isinstance(error, SandboxFailed):
         return await _fail(plane, sandbox, str(error), None)
-    async with plane.db.transaction() as tx:
-        if error is not None or sandbox.state is State.RUNNING:
-            # one that its worker paused has a reason, and goes on by itself: that remains the wish
-            refused = error is not None and sandbox.state is State.PAUSED and sandbox.reason is None
-            return await answer(tx, sandbox, error=error, withdrawn_to=Desired.PAUSED if refused else None)
-        return await happen(plane, tx, sandbox, Event.RESUMED, reason=_why(sandbox, Desired.RUNNING))
+    if error is not None or sandbox.state is State.RUNNING:
+        # one that its worker paused has a reason, and goes on by itself: that remains the wish
+        refused = error is not None and sandbox.state is State.PAUSED and sandbox.reason is None
+        return await answer(plane.db, sandbox, error=error, withdrawn_to=Desired.PAUSED if refused else None)
+    return await happen(plane, plane.db, sandbox, Event.RESUMED, reason=_why(sandbox, Desired.RUNNING))
 
 
 async def _told(
@@ -258,21 +255,18 @@ async def _transit(
 
 async def _delete(plane: Plane, sandbox: Sandbox) -> Sandbox:
     if sandbox.state is not State.DELETING:
-        async with plane.db.transaction() as tx:
-            # an abandoned create has its reason in the row
-            why = sandbox.reason if sandbox.state is State.CREATING else sandbox.spec.desired_reason
-            sandbox = await happen(plane, tx, sandbox, Event.DELETE_ASKED, reason=why)
+        # an abandoned create has its reason in the row
+        why = sandbox.reason if sandbox.state is State.CREATING else sandbox.spec.desired_reason
+        sandbox = await happen(plane, plane.db, sandbox, Event.DELETE_ASKED, reason=why)
     if sandbox.worker is not None:
         await _client(plane, sandbox).delete(sandbox.id, sandbox.epoch)
-    async with plane.db.transaction() as tx:
-        gone = await happen(plane, tx, sandbox, Event.DELETED, reason=sandbox.reason)
+    gone = await happen(plane, plane.db, sandbox, Event.DELETED, reason=sandbox.reason)
     logger().info("sandbox_deleted", sandbox=sandbox.id, worker=sandbox.worker)
     return gone
 
 
 async def _fail(plane: Plane, sandbox: Sandbox, reason: str, error: SpaceError | None) -> Sandbox:
-    async with plane.db.transaction() as tx:
-        failed = await happen(plane, tx, sandbox, Event.FAILED, reason=reason, error=error)
+    failed = await happen(plane, plane.db, sandbox, Event.FAILED, reason=reason, error=error)
     logger().warning("sandbox_failed", sandbox=sandbox.id, worker=sandbox.worker, error=reason)
     return failed
 

@@ -8,13 +8,12 @@ import dataclasses
 import datetime
 
 from space.control import lifecycle
-from space.control.lifecycle import Changes
+from space.control.lifecycle import Changes, Wished
 from space.control.plane import Plane
-from space.control.waiting import carried_out
 from space.model.errors import Conflict, NotFound
 from space.model.ids import ProjectId, SandboxId
 from space.model.lifecycle import State
-from space.model.operation import Operation, OperationKind
+from space.model.operation import OperationKind
 from space.model.sandbox import Deadlines, Desired, Sandbox, check_deadlines
 from space.store import wishes
 from space.store.db import Queries
@@ -55,8 +54,8 @@ async def connect(
         row = await lifecycle.locked(tx, project, sandbox)
         if awake(row):
             return await _lengthen(plane, tx, row, left_s), False
-        operation = await _wish_running(plane, tx, row, Changes(timeout_s=left_s))
-    return await _resumed(plane, sandbox, operation), True
+        wished = await _wish_running(plane, tx, row, Changes(timeout_s=left_s))
+    return await lifecycle.fulfilled(plane, wished), True
 
 
 async def resume(
@@ -70,8 +69,8 @@ async def resume(
         row = await lifecycle.locked(tx, project, sandbox)
         if awake(row):
             raise Conflict(f"Sandbox {sandbox} is running already.", code="sandbox_running")
-        operation = await _wish_running(plane, tx, row, dataclasses.replace(changes, timeout_s=left_s))
-    return await _resumed(plane, sandbox, operation)
+        wished = await _wish_running(plane, tx, row, dataclasses.replace(changes, timeout_s=left_s))
+    return await lifecycle.fulfilled(plane, wished)
 
 
 async def _awake(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox:
@@ -81,19 +80,13 @@ async def _awake(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox
     return row
 
 
-async def _wish_running(plane: Plane, tx: Queries, row: Sandbox, changes: Changes) -> Operation | None:
+async def _wish_running(plane: Plane, tx: Queries, row: Sandbox, changes: Changes) -> Wished:
     if row.state is State.CREATING:
         raise Conflict(f"Sandbox {row.id} is still starting.", code="sandbox_starting", retry_after_s=1)
     change = Change(None, lifecycle.changed(row.spec.deadlines, changes), rearmed=True)
     changed = await wishes.change(tx, row.id, change, plane.clock.now())
     assert changed is not None, "the row is locked, and nobody wishes it deleted"
-    return (await lifecycle.wish(plane, tx, changed, OperationKind.RESUME))[1]
-
-
-async def _resumed(plane: Plane, sandbox: SandboxId, operation: Operation | None) -> Sandbox:
-    if operation is not None:
-        await carried_out(plane, operation)
-    return await lifecycle.read(plane, sandbox)
+    return await lifecycle.wish(plane, tx, changed, OperationKind.RESUME)
 
 
 async def _forget_memory(plane: Plane, project: ProjectId, sandbox: SandboxId) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 from space.control.plane import Plane
 from space.control.reconcile import reconcile
-from space.model.errors import NotFound, Unavailable
+from space.model.errors import NotFound, SpaceError, Unavailable
 from space.model.operation import Operation, OperationStatus
 from space.model.sandbox import Sandbox
 from space.store import operations, sandboxes
@@ -37,11 +37,19 @@ async def finished(plane: Plane, operation: Operation, timeout_s: float) -> Oper
 
 
 async def carried_out(plane: Plane, operation: Operation, *, within_s: float = WAIT_S) -> Operation:
-    """Have an operation done and return it when it has succeeded; raises the error that it ended with.
+    """Have an operation done and return it when it has succeeded; raises as `succeeded` does."""
+    came = await reconcile(plane, operation.sandbox)
+    return await succeeded(plane, operation, came if isinstance(came, SpaceError) else None, within_s=within_s)
 
-    Raises Unavailable where it has not ended in time; it is recorded then, and goes on.
+
+async def succeeded(
+    plane: Plane, operation: Operation, lag: SpaceError | None, *, within_s: float = WAIT_S
+) -> Operation:
+    """Return an operation when it has succeeded; raises the error that it ended with.
+
+    `lag` is why its sandbox could not be brought further just now. Raises Unavailable where it has not ended in time;
+    it is recorded then, and goes on.
     """
-    lag = await reconcile(plane, operation.sandbox)
     done = await finished(plane, operation, within_s if lag is None else min(within_s, WAIT_UNAVAILABLE_S))
     if done.status is OperationStatus.RUNNING:
         raise Unavailable(

@@ -28,7 +28,7 @@ async def reconcile_lagging(plane: Plane) -> None:
 
     async def work(sandbox: SandboxId) -> None:
         try:
-            if await reconcile(plane, sandbox) is not None:
+            if isinstance(await reconcile(plane, sandbox), SpaceError):
                 await asyncio.sleep(RETRY_S)
         except SpaceError as error:
             logger().warning("reconcile_postponed", sandbox=sandbox, error=str(error))

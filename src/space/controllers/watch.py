@@ -190,8 +190,7 @@ async def _apply(plane: Plane, link: WorkerLink, sandbox: SandboxId, fact: Sandb
                 return
         reason = fact.reason if fact else LOST
         try:
-            async with plane.db.transaction() as tx:
-                await happen(plane, tx, row, event, reason=reason)
+            await happen(plane, plane.db, row, event, reason=reason)
         except Stale:  # another process was quicker, or something else has begun: look again
             sure = False
             continue

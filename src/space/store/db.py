@@ -21,6 +21,8 @@ COMMAND_TIMEOUT_S = 10
 
 _CLOSE_S = 5
 _CHECK_S = 5
+_BEGIN = "BEGIN"
+_BEGIN_UNSYNCED = "BEGIN; SET LOCAL synchronous_commit TO off"
 
 Record = asyncpg.Record
 if TYPE_CHECKING:
@@ -125,10 +127,14 @@ class Database:
         what nobody is told of before a later transaction, which takes this one along, is synced.
         """
         with _translated():
-            async with self._pool.acquire() as connection, connection.transaction():
-                if not synced:
-                    await connection.execute("SET LOCAL synchronous_commit TO off")
-                yield connection
+            async with self._pool.acquire() as connection:
+                try:
+                    await connection.execute(_BEGIN if synced else _BEGIN_UNSYNCED)
+                    yield connection
+                except BaseException:
+                    await connection.execute("ROLLBACK")
+                    raise
+                await connection.execute("COMMIT")
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:

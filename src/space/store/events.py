@@ -4,18 +4,19 @@ from space.model.ids import SandboxId
 from space.model.operation import SandboxEvent
 from space.store.db import Queries
 
-_APPEND = """
-INSERT INTO events (sandbox_id, sequence, type, from_state, state, reason) VALUES ($1, $2, $3, $4, $5, $6)"""
 _LIST = """
 SELECT sandbox_id, sequence, at, type, from_state, state, reason FROM events
  WHERE sandbox_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"""
 
 
-async def append(
-    tx: Queries, sandbox: SandboxId, sequence: int, kind: str, from_state: str | None, state: str, reason: str | None
-) -> None:
-    """Add one; `sequence` comes from the sandbox's row, in the transaction that changed it."""
-    await tx.execute(_APPEND, sandbox, sequence, kind, from_state, state, reason)
+def append_sql(changed: str, kind: str, from_state: str, reason: str) -> str:
+    """Return SQL that adds one, as part of the statement whose CTE `changed` has the row as it is afterwards.
+
+    The other arguments are SQL too. The number comes from the row, and the row's lock keeps the order.
+    """
+    return f"""
+INSERT INTO events (sandbox_id, sequence, type, from_state, state, reason)
+SELECT id, last_event, {kind}, {from_state}, state, {reason} FROM {changed}"""
 
 
 async def listed(db: Queries, sandbox: SandboxId, after: int, limit: int) -> list[SandboxEvent]:

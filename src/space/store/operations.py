@@ -1,10 +1,12 @@
 """Operations, and the idempotency keys that belong to those that create."""
 
+import dataclasses
 from collections.abc import Collection, Mapping
 
 from space.model.errors import SpaceError
 from space.model.ids import OperationId, ProjectId, SandboxId, new_id
-from space.model.operation import IdempotencyKey, Operation, OperationKind, OperationStatus
+from space.model.lifecycle import TRANSIENT
+from space.model.operation import WISHES, IdempotencyKey, Operation, OperationKind, OperationStatus
 from space.model.sandbox import Sandbox
 from space.store.db import Queries, Record
 
@@ -19,13 +21,6 @@ _GET = f"SELECT {_COLUMNS} FROM operations WHERE project_id = $1 AND id = $2"
 _RUNNING = f"""
 SELECT {_COLUMNS} FROM operations
  WHERE sandbox_id = $1 AND kind = $2 AND status = 'running' ORDER BY created_at LIMIT 1"""
-_SETTLE = """
-UPDATE operations
-   SET status = CASE WHEN kind = ANY($2::text[]) THEN 'succeeded' ELSE 'failed' END, finished_at = now(),
-       error_code = CASE WHEN kind = ANY($2::text[]) THEN NULL ELSE $5 END,
-       error_detail = CASE WHEN kind = ANY($2::text[]) THEN NULL ELSE $6 END
- WHERE sandbox_id = $1 AND status = 'running'
-   AND (kind = ANY($2::text[]) OR (kind = ANY($3::text[]) AND generation <= $4))"""
 _ASKED = f"""
 SELECT {_COLUMNS} FROM operations
  WHERE sandbox_id = $1 AND kind = $2 AND status = 'running' ORDER BY generation, created_at, id"""
@@ -33,6 +28,51 @@ _FINISH = """
 UPDATE operations SET status = $2, finished_at = now(), result = $3, error_code = $4, error_detail = $5
  WHERE id = $1 AND status = 'running'"""
 _FREE_KEY = "UPDATE operations SET idempotency_key = NULL WHERE sandbox_id = $1 AND kind IN ('create', 'fork')"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """What a change of a sandbox's row does to its running operations.
+
+    The `satisfied` kinds end with success. The `refused` kinds end with `error`, as far as their wish is no later than
+    the one that was carried out; a later one has not been tried yet. Only what a user may read of the error is kept.
+    Where the row answers all wishes then, those that a later one replaced before they came true end as overtaken.
+    """
+
+    satisfied: Collection[OperationKind] = ()
+    refused: Collection[OperationKind] = ()
+    error: SpaceError | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return the parameters of `ending_sql`."""
+        code, detail = (self.error.slug, str(self.error)) if self.error else (None, None)
+        return list(self.satisfied), list(self.refused), code, detail
+
+
+def ending_sql(changed: str, carried_out: str, first: int) -> str:
+    """Return SQL that does it, as part of a statement whose CTE `changed` has the row as it is afterwards.
+
+    `carried_out` is SQL for the generation that was; `Ending.arguments` are the parameters from number `first` on.
+    """
+    satisfied, refused, code, detail = (f"${number}::text" for number in range(first, first + 4))
+    succeeded = f"kind = ANY({satisfied}[])"
+    failed = f"kind = ANY({refused}[]) AND operations.generation <= {carried_out}"
+    return f"""
+UPDATE operations
+   SET status = CASE WHEN {succeeded} THEN 'succeeded' ELSE 'failed' END, finished_at = now(),
+       error_code = CASE WHEN {succeeded} THEN NULL WHEN {failed} THEN {code} ELSE 'overtaken' END,
+       error_detail = CASE WHEN {succeeded} THEN NULL WHEN {failed} THEN {detail}
+                           ELSE 'A later call has overtaken this one; sandbox ' || {changed}.id || ' is '
+                                || {changed}.state || '.' END
+  FROM {changed}
+ WHERE operations.sandbox_id = {changed}.id AND status = 'running'
+   AND ({succeeded} OR {failed}
+        OR kind IN ({_texts(WISHES)}) AND operations.generation <= {changed}.generation
+           AND {changed}.observed_generation >= {changed}.generation AND {changed}.state NOT IN ({_texts(TRANSIENT)}))"""
+
+
+def _texts(values: Collection[str]) -> str:
+    return ", ".join(f"'{value}'" for value in sorted(values))
 
 
 def _operation(row: Record) -> Operation:
@@ -89,23 +129,6 @@ async def running(db: Queries, sandbox: SandboxId, kind: OperationKind) -> Opera
 async def asked(db: Queries, sandbox: SandboxId, kind: OperationKind) -> list[Operation]:
     """Return the sandbox's running operations of this kind, first asked first."""
     return [_operation(row) for row in await db.fetch(_ASKED, sandbox, kind)]
-
-
-async def settle(
-    tx: Queries,
-    sandbox: Sandbox,
-    *,
-    satisfied: Collection[OperationKind],
-    refused: Collection[OperationKind] = (),
-    error: SpaceError | None = None,
-) -> None:
-    """Finish the sandbox's running operations: the satisfied kinds with success, the refused ones with `error`.
-
-    Refused are only those of wishes up to the generation of `sandbox`; a later one has not been tried yet. Only what a
-    user may read of the error is kept.
-    """
-    code, detail = (error.slug, str(error)) if error else (None, None)
-    await tx.execute(_SETTLE, sandbox.id, list(satisfied), list(refused), sandbox.generation, code, detail)
 
 
 async def finish(tx: Queries, operation: OperationId, outcome: str | SpaceError) -> None:

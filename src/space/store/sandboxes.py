@@ -14,8 +14,9 @@ from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId
 from space.model.lifecycle import Event, State
 from space.model.sandbox import MIN_WOKEN_S, Deadlines, Desired, OnTimeout, Sandbox, SandboxSpec
 from space.model.sandbox_query import SandboxQuery
-from space.store import events
+from space.store import events, operations
 from space.store.db import Queries, Record
+from space.store.operations import Ending
 
 TIMEOUT = "timeout"
 """Why a sandbox is put away at its deadline."""
@@ -43,24 +44,27 @@ last_event"""
 _LAGS = """
 (observed_generation < generation OR state IN ('creating', 'suspending', 'restoring', 'deleting'))"""
 # No lease is given for minutes: one that seems to be was given before the wall clock was set back.
-_FREE = "(lease_until IS NULL OR lease_until < now() OR lease_until > now() + interval '5 minutes')"
+FREE = "(lease_until IS NULL OR lease_until < now() OR lease_until > now() + interval '5 minutes')"
 _INSERT = f"""
-INSERT INTO sandboxes (id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, worker,
-                       lease_owner, lease_until, parent, idle_timeout_s, timeout_s, on_timeout, auto_resume,
-                       timeout_restarts, timeout_memory, public_ports, mask_host, e2b,
-                       last_active_at, idle_at, expires_at, epoch, last_event)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-       $11, CASE WHEN $11::text IS NOT NULL THEN now() + make_interval(secs => $12) END,
-       $13, $14::integer, $15::integer, $16, $17, $19::boolean, $20, $21, $22, $23, clock.steady,
-       clock.steady + make_interval(secs => $14::integer),
-       CASE WHEN NOT $19::boolean THEN clock.steady + make_interval(secs => $15::integer) END, 1, 1
-  FROM (SELECT coalesce($18::timestamptz, now()) AS steady) AS clock
- WHERE $13::text IS NOT NULL OR EXISTS (
-    SELECT 1 FROM templates t
-     WHERE t.digest = $3 AND (t.project_id = $2 OR EXISTS (
-        SELECT 1 FROM template_names n LEFT JOIN template_tags g ON g.project_id = n.project_id AND g.name = n.name
-         WHERE n.project_id = t.project_id AND n.public AND $3 IN (n.digest, g.digest))))
-RETURNING {COLUMNS}"""
+WITH made AS (
+    INSERT INTO sandboxes (id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, worker,
+                           lease_owner, lease_until, parent, idle_timeout_s, timeout_s, on_timeout, auto_resume,
+                           timeout_restarts, timeout_memory, public_ports, mask_host, e2b,
+                           last_active_at, idle_at, expires_at, epoch, last_event)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+           $11, CASE WHEN $11::text IS NOT NULL THEN now() + make_interval(secs => $12) END,
+           $13, $14::integer, $15::integer, $16, $17, $19::boolean, $20, $21, $22, $23, clock.steady,
+           clock.steady + make_interval(secs => $14::integer),
+           CASE WHEN NOT $19::boolean THEN clock.steady + make_interval(secs => $15::integer) END, 1, 1
+      FROM (SELECT coalesce($18::timestamptz, now()) AS steady) AS clock
+     WHERE $13::text IS NOT NULL OR EXISTS (
+        SELECT 1 FROM templates t
+         WHERE t.digest = $3 AND (t.project_id = $2 OR EXISTS (
+            SELECT 1 FROM template_names n LEFT JOIN template_tags g ON g.project_id = n.project_id AND g.name = n.name
+             WHERE n.project_id = t.project_id AND n.public AND $3 IN (n.digest, g.digest))))
+    RETURNING {COLUMNS}),
+told AS ({events.append_sql("made", "'created'", "NULL", "NULL")})
+SELECT * FROM made"""
 _GET = f"SELECT {COLUMNS} FROM sandboxes WHERE id = $1"
 _GET_FOR_UPDATE = f"SELECT {COLUMNS} FROM sandboxes WHERE project_id = $1 AND id = $2 FOR UPDATE"
 _MEANT = """
@@ -76,18 +80,21 @@ SELECT {COLUMNS} FROM sandboxes
  ORDER BY created_at, id LIMIT $7"""
 _HOW_MANY = f"SELECT count(*) AS count FROM sandboxes WHERE {_MEANT}"
 _ABANDON = f"""
-UPDATE sandboxes
-   SET desired = 'deleted', generation = generation + 1, epoch = epoch + 1, reason = $2, updated_at = now()
- WHERE id = $1 AND state = 'creating' AND desired <> 'deleted' AND {_FREE}
-   AND created_at <= now() - make_interval(secs => $3)
-RETURNING {COLUMNS}"""
+WITH given_up AS (
+    UPDATE sandboxes
+       SET desired = 'deleted', generation = generation + 1, epoch = epoch + 1, reason = $2, updated_at = now()
+     WHERE id = $1 AND state = 'creating' AND desired <> 'deleted' AND {FREE}
+       AND created_at <= now() - make_interval(secs => $3)
+    RETURNING {COLUMNS}),
+ended AS ({operations.ending_sql("given_up", "given_up.generation", 4)})
+SELECT * FROM given_up"""
 # A lease need not survive the database's loss of power: nobody holds one then. What comes of it is synced, and it with
 # that. The setting holds for the transaction, which is the statement's own.
 _UNSYNCED = "(SELECT set_config('synchronous_commit', 'off', true)) AS unsynced"
 _ACQUIRE = f"""
 UPDATE sandboxes SET lease_owner = $2, lease_until = now() + make_interval(secs => $3), epoch = epoch + 1
   FROM {_UNSYNCED}
- WHERE id = $1 AND {_FREE} AND {_LAGS}
+ WHERE id = $1 AND {FREE} AND {_LAGS}
 RETURNING {COLUMNS}"""
 _RENEW = f"""
 UPDATE sandboxes SET lease_until = now() + make_interval(secs => $3)
@@ -99,39 +106,46 @@ _PLACE = f"UPDATE sandboxes SET worker = $3 WHERE id = $1 AND epoch = $2 AND wor
 # The lease is given back where the status then answers the wish that the row has by now. A deleted row keeps no secret
 # of its guest. Idle time counts from a start; so does a timeout whose last end has been spent on a suspension.
 _MOVE = f"""
-UPDATE sandboxes
-   SET state = $4, reason = $5, observed_generation = $6, timings_ms = coalesce($7, timings_ms), updated_at = now(),
-       last_event = last_event + 1,
-       desired = CASE WHEN generation = $8 THEN coalesce($9, desired) ELSE desired END,
-       started_at = CASE WHEN $4 = 'running' THEN coalesce(started_at, now()) ELSE started_at END,
-       env = CASE WHEN $4 = 'deleted' THEN '{{}}'::jsonb ELSE env END,
-       agent_token = CASE WHEN $4 = 'deleted' THEN '' ELSE agent_token END,
-       lease_owner = CASE WHEN $6 < generation THEN lease_owner END,
-       lease_until = CASE WHEN $6 < generation THEN lease_until END,
-       last_active_at = CASE WHEN $10 IN ('started', 'restored') THEN clock.steady ELSE last_active_at END,
-       idle_at = CASE WHEN idle_timeout_s IS NULL THEN NULL
-                      WHEN $10 IN ('started', 'restored') THEN clock.steady + make_interval(secs => idle_timeout_s)
-                      WHEN $10 = 'suspend_failed' THEN clock.steady + make_interval(secs => {RETRY_S})
-                      ELSE idle_at END,
-       expires_at = CASE WHEN $10 = 'suspended' AND (timeout_restarts OR desired_reason = '{TIMEOUT}') THEN NULL
-                         WHEN $10 = 'paused' AND timeout_restarts AND desired = 'paused' THEN NULL
-                         WHEN $10 = 'restored' OR timeout_restarts AND $10 IN ('started', 'resumed')
-                             THEN coalesce(expires_at, clock.steady + {term("desired_reason")})
-                         ELSE expires_at END
-  FROM (SELECT coalesce($11::timestamptz, now()) AS steady) AS clock
- WHERE id = $1 AND epoch = $2 AND state = $3
-RETURNING {COLUMNS}"""
+WITH moved AS (
+    UPDATE sandboxes
+       SET state = $4, reason = $5, observed_generation = $6, timings_ms = coalesce($7, timings_ms), updated_at = now(),
+           last_event = last_event + 1,
+           desired = CASE WHEN generation = $8 THEN coalesce($9, desired) ELSE desired END,
+           started_at = CASE WHEN $4 = 'running' THEN coalesce(started_at, now()) ELSE started_at END,
+           env = CASE WHEN $4 = 'deleted' THEN '{{}}'::jsonb ELSE env END,
+           agent_token = CASE WHEN $4 = 'deleted' THEN '' ELSE agent_token END,
+           lease_owner = CASE WHEN $6 < generation THEN lease_owner END,
+           lease_until = CASE WHEN $6 < generation THEN lease_until END,
+           last_active_at = CASE WHEN $10 IN ('started', 'restored') THEN clock.steady ELSE last_active_at END,
+           idle_at = CASE WHEN idle_timeout_s IS NULL THEN NULL
+                          WHEN $10 IN ('started', 'restored') THEN clock.steady + make_interval(secs => idle_timeout_s)
+                          WHEN $10 = 'suspend_failed' THEN clock.steady + make_interval(secs => {RETRY_S})
+                          ELSE idle_at END,
+           expires_at = CASE WHEN $10 = 'suspended' AND (timeout_restarts OR desired_reason = '{TIMEOUT}') THEN NULL
+                             WHEN $10 = 'paused' AND timeout_restarts AND desired = 'paused' THEN NULL
+                             WHEN $10 = 'restored' OR timeout_restarts AND $10 IN ('started', 'resumed')
+                                 THEN coalesce(expires_at, clock.steady + {term("desired_reason")})
+                             ELSE expires_at END
+      FROM (SELECT coalesce($11::timestamptz, now()) AS steady) AS clock
+     WHERE id = $1 AND epoch = $2 AND state = $3
+    RETURNING {COLUMNS}),
+told AS ({events.append_sql("moved", "$10", "$3", "$5")}),
+ended AS ({operations.ending_sql("moved", "$8", 12)})
+SELECT * FROM moved"""
 _ANSWER = f"""
-UPDATE sandboxes
-   SET observed_generation = $4, updated_at = now(), reason = $6,
-       desired = CASE WHEN generation = $4 THEN coalesce($5, desired) ELSE desired END,
-       lease_owner = CASE WHEN $4 < generation THEN lease_owner END,
-       lease_until = CASE WHEN $4 < generation THEN lease_until END
- WHERE id = $1 AND epoch = $2 AND state = $3
-RETURNING {COLUMNS}"""
+WITH answered AS (
+    UPDATE sandboxes
+       SET observed_generation = $4, updated_at = now(), reason = $6,
+           desired = CASE WHEN generation = $4 THEN coalesce($5, desired) ELSE desired END,
+           lease_owner = CASE WHEN $4 < generation THEN lease_owner END,
+           lease_until = CASE WHEN $4 < generation THEN lease_until END
+     WHERE id = $1 AND epoch = $2 AND state = $3
+    RETURNING {COLUMNS}),
+ended AS ({operations.ending_sql("answered", "$4", 7)})
+SELECT * FROM answered"""
 _DURABLE = """
 UPDATE sandboxes SET durable_at = now(), durable_generation = $2 WHERE id = $1 AND durable_generation < $2"""
-_LAGGING = f"SELECT id FROM sandboxes WHERE {_LAGS} AND {_FREE} ORDER BY updated_at LIMIT $1"
+_LAGGING = f"SELECT id FROM sandboxes WHERE {_LAGS} AND {FREE} ORDER BY updated_at LIMIT $1"
 _ON_WORKER = f"SELECT {COLUMNS} FROM sandboxes WHERE worker = $1 AND state IN ('running', 'paused', 'suspended')"
 _BY_IDS = f"SELECT {COLUMNS} FROM sandboxes WHERE id = ANY($1::text[])"
 _TOKENS = """
@@ -224,10 +238,7 @@ async def insert(
         now, spec.deadlines.timeout_restarts, spec.deadlines.timeout_memory, spec.public_ports, spec.mask_host,
         None if spec.e2b is None else dict(spec.e2b),
     )  # fmt: skip
-    if row is None:
-        return None
-    await events.append(tx, sandbox, 1, "created", None, State.CREATING, None)
-    return sandbox_of(row)
+    return None if row is None else sandbox_of(row)
 
 
 async def get(db: Queries, sandbox: SandboxId) -> Sandbox | None:
@@ -266,9 +277,9 @@ async def lock(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox |
     return None if row is None else sandbox_of(row)
 
 
-async def abandon(tx: Queries, sandbox: SandboxId, reason: str, min_age_s: float) -> Sandbox | None:
+async def abandon(tx: Queries, sandbox: SandboxId, reason: str, min_age_s: float, ending: Ending = Ending()) -> Sandbox | None:
     """Give up a create that nobody is working on; None where somebody is, or it is past that or younger."""
-    row = await tx.fetchrow(_ABANDON, sandbox, reason, min_age_s)
+    row = await tx.fetchrow(_ABANDON, sandbox, reason, min_age_s, *ending.arguments())
     return None if row is None else sandbox_of(row)
 
 
@@ -294,7 +305,7 @@ async def place(db: Queries, sandbox: Sandbox, worker: WorkerId) -> Sandbox:
 
 
 async def move(
-    tx: Queries,
+    db: Queries,
     sandbox: Sandbox,
     event: Event,
     *,
@@ -302,8 +313,9 @@ async def move(
     timings_ms: Mapping[str, float] | None = None,
     now: datetime.datetime | None = None,
     withdrawn_to: Desired | None = None,
+    ending: Ending = Ending(),
 ) -> Sandbox:
-    """Let `event` happen to the row that was read as `sandbox`, and record it. Run it in a transaction.
+    """Let `event` happen to the row that was read as `sandbox`, record it, and end operations: in one statement.
 
     The status then answers the generation that was read, if `convergence.answers` says so, and no later one. A wish
     that has failed is withdrawn, unless there is a newer one: to `withdrawn_to`, or what the event says. `now` is by
@@ -314,22 +326,29 @@ async def move(
     answered = convergence.answers(sandbox.spec.desired, event, state)
     observed = sandbox.generation if answered else min(sandbox.observed_generation, sandbox.generation - 1)
     timings = None if timings_ms is None else dict(timings_ms)
-    row = await tx.fetchrow(
+    row = await db.fetchrow(
         _MOVE, sandbox.id, sandbox.epoch, sandbox.state, state, reason, observed, timings, sandbox.generation,
-        (withdrawn_to or convergence.WITHDRAWN.get(event)) if answered else None, event, now,
+        (withdrawn_to or convergence.WITHDRAWN.get(event)) if answered else None, event, now, *ending.arguments(),
     )  # fmt: skip
-    moved = _fresh(row, sandbox)
-    assert row is not None
-    await events.append(tx, sandbox.id, row["last_event"], event, sandbox.state, state, reason)
-    return moved
+    return _fresh(row, sandbox)
 
 
-async def answer(tx: Queries, sandbox: Sandbox, *, reason: str | None, withdrawn_to: Desired | None = None) -> Sandbox:
+async def answer(
+    db: Queries,
+    sandbox: Sandbox,
+    *,
+    reason: str | None,
+    withdrawn_to: Desired | None = None,
+    ending: Ending = Ending(),
+) -> Sandbox:
     """Let the status, as it is, answer the generation that was read: nothing had to be done, or it could not be.
 
     In the latter case the wish becomes `withdrawn_to`, unless there is a newer one. Raises Stale.
     """
-    row = await tx.fetchrow(_ANSWER, sandbox.id, sandbox.epoch, sandbox.state, sandbox.generation, withdrawn_to, reason)
+    row = await db.fetchrow(
+        _ANSWER, sandbox.id, sandbox.epoch, sandbox.state, sandbox.generation, withdrawn_to, reason,
+        *ending.arguments(),
+    )  # fmt: skip
     return _fresh(row, sandbox)
 
 
