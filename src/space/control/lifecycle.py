@@ -105,9 +105,7 @@ async def wish(
     if kind is OperationKind.PAUSE and row.state in (State.SUSPENDING, State.SUSPENDED):
         raise Conflict(f"Sandbox {row.id} is {row.state}; restore it first.", code="sandbox_suspended")
     lease = plane.lease if hold else None
-    wishing = await wishes.wish(
-        tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now(), lease=lease
-    )
+    wishing = await wishes.wish(tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now(), lease=lease)
     return Wished(wishing, await operations.insert(tx, wishing, kind), held=wishing.epoch > row.epoch)
 
 

@@ -49,6 +49,10 @@ class Ending:
         return list(self.satisfied), list(self.refused), code, detail
 
 
+NONE_ENDS = Ending()
+"""But for those that are overtaken."""
+
+
 def ending_sql(changed: str, carried_out: str, first: int) -> str:
     """Return SQL that does it, as part of a statement whose CTE `changed` has the row as it is afterwards.
 
@@ -68,7 +72,8 @@ UPDATE operations
  WHERE operations.sandbox_id = {changed}.id AND status = 'running'
    AND ({succeeded} OR {failed}
         OR kind IN ({_texts(WISHES)}) AND operations.generation <= {changed}.generation
-           AND {changed}.observed_generation >= {changed}.generation AND {changed}.state NOT IN ({_texts(TRANSIENT)}))"""
+           AND {changed}.observed_generation >= {changed}.generation
+           AND {changed}.state NOT IN ({_texts(TRANSIENT)}))"""
 
 
 def _texts(values: Collection[str]) -> str:

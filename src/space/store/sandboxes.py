@@ -16,7 +16,7 @@ from space.model.sandbox import MIN_WOKEN_S, Deadlines, Desired, OnTimeout, Sand
 from space.model.sandbox_query import SandboxQuery
 from space.store import events, operations
 from space.store.db import Queries, Record
-from space.store.operations import Ending
+from space.store.operations import NONE_ENDS, Ending
 
 TIMEOUT = "timeout"
 """Why a sandbox is put away at its deadline."""
@@ -277,7 +277,9 @@ async def lock(tx: Queries, project: ProjectId, sandbox: SandboxId) -> Sandbox |
     return None if row is None else sandbox_of(row)
 
 
-async def abandon(tx: Queries, sandbox: SandboxId, reason: str, min_age_s: float, ending: Ending = Ending()) -> Sandbox | None:
+async def abandon(
+    tx: Queries, sandbox: SandboxId, reason: str, min_age_s: float, ending: Ending = NONE_ENDS
+) -> Sandbox | None:
     """Give up a create that nobody is working on; None where somebody is, or it is past that or younger."""
     row = await tx.fetchrow(_ABANDON, sandbox, reason, min_age_s, *ending.arguments())
     return None if row is None else sandbox_of(row)
@@ -313,7 +315,7 @@ async def move(
     timings_ms: Mapping[str, float] | None = None,
     now: datetime.datetime | None = None,
     withdrawn_to: Desired | None = None,
-    ending: Ending = Ending(),
+    ending: Ending = NONE_ENDS,
 ) -> Sandbox:
     """Let `event` happen to the row that was read as `sandbox`, record it, and end operations: in one statement.
 
@@ -339,7 +341,7 @@ async def answer(
     *,
     reason: str | None,
     withdrawn_to: Desired | None = None,
-    ending: Ending = Ending(),
+    ending: Ending = NONE_ENDS,
 ) -> Sandbox:
     """Let the status, as it is, answer the generation that was read: nothing had to be done, or it could not be.
 
