@@ -40,8 +40,9 @@ async def reconcile_lagging(plane: Plane) -> None:
             busy.discard(sandbox)
             woken.set()
 
-    def wake(_: str | None) -> None:
-        woken.set()
+    def wake(told: str | None) -> None:
+        if told not in plane.held:  # who holds it sees a new wish with its next move of the row
+            woken.set()
 
     with plane.notices.listening(Channel.SANDBOX, wake):
         async with asyncio.TaskGroup() as group:

@@ -76,7 +76,7 @@ async def _follow(plane: Plane, link: WorkerLink) -> None:
                     compared_at = clock()
                     await _authorise(plane, link, await link.client.info())
                     await compare(plane, link)
-            case SandboxFact() if link.connected:
+            case SandboxFact() if link.connected and not expected(plane, fact):
                 await _apply(plane, link, SandboxId(fact.id), fact, sure=False)
             case GoneFact() if link.connected:
                 # Asked again, since the news may be older than a start that has succeeded meanwhile.
@@ -84,7 +84,7 @@ async def _follow(plane: Plane, link: WorkerLink) -> None:
                 await _apply(plane, link, SandboxId(fact.id), held.get(fact.id), sure=False)
             case RotatedFact():
                 await _keep(plane, link, fact.to_rotation())
-            case _:  # before `synced`: the comparison covers it
+            case _:  # expected, or before `synced`: the comparison covers it
                 pass
 
 
@@ -96,6 +96,14 @@ async def _keep(plane: Plane, link: WorkerLink, rotation: Rotation) -> None:
         logger().error("rotation_postponed", secret_id=rotation.secret, error=str(error))
         return
     await link.client.rotation_stored(rotation.secret, fingerprint(rotation.value))
+
+
+def expected(plane: Plane, fact: SandboxFact) -> bool:
+    """Tell whether a fact is about a change that this process is having made, and so hears of from the call itself.
+
+    That it failed, or is durable, is news all the same.
+    """
+    return SandboxId(fact.id) in plane.held and fact.state != "failed" and not fact.durable
 
 
 async def compare(plane: Plane, link: WorkerLink) -> None:

@@ -1,5 +1,7 @@
 """RFC 9457 problem+json: how every error of ours travels over HTTP, outside and inside."""
 
+from collections.abc import Mapping
+
 import httpx2
 import pydantic
 
@@ -32,13 +34,18 @@ def headers_of(error: SpaceError) -> dict[str, str]:
 
 def raise_for_problem(response: httpx2.Response) -> None:
     """Raise the error that an answer carries; nothing happens for a 2xx. The body must have been read."""
-    if response.is_success:
+    raise_problem(response.request.url.path, response.status_code, response.content, response.headers)
+
+
+def raise_problem(asked: str, status: int, content: bytes, headers: Mapping[str, str]) -> None:
+    """Raise the error that a whole answer carries; nothing happens for a 2xx. `asked` is the path of the request."""
+    if status // 100 == 2:
         return
     try:
-        problem = Problem.model_validate_json(response.content)
+        problem = Problem.model_validate_json(content)
     except pydantic.ValidationError:
-        raise Unavailable(f"{response.request.url.path} answered {response.status_code}; see the logs.") from None
-    retry = response.headers.get("retry-after", "")
+        raise Unavailable(f"{asked} answered {status}; see the logs.") from None
+    retry = headers.get("retry-after", "")
     error = from_problem(problem.code, problem.detail, int(retry) if retry.isdigit() else None)
     error.sandbox = problem.sandbox
     raise error

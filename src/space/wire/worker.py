@@ -43,8 +43,9 @@ from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
 from space.wire.agent import GuestUsage
+from space.wire.calls import Answer, Calls
 from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, Rotated, SecretsOrder
-from space.wire.problem import raise_for_problem
+from space.wire.problem import raise_for_problem, raise_problem
 
 CREATE_TIMEOUT_S = 90
 BUILD_TIMEOUT_S = 1800
@@ -293,6 +294,7 @@ class WorkerClient:
     """Talks to one worker. Any transport failure is Unavailable: the worker may be restarting."""
 
     def __init__(self, socket: Path) -> None:
+        self._calls = Calls(socket)
         self.http = httpx2.AsyncClient(
             transport=httpx2.AsyncHTTPTransport(
                 uds=str(socket), limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16)
@@ -303,17 +305,16 @@ class WorkerClient:
 
     async def close(self) -> None:
         """Close its connections."""
+        self._calls.close()
         await self.http.aclose()
 
-    async def call(self, method: str, path: str, body: str | None = None, timeout_s: float = 10) -> httpx2.Response:
+    async def call(self, method: str, path: str, body: str = "", timeout_s: float = 10) -> Answer:
         try:
-            response = await self.http.request(
-                method, path, content=body, timeout=timeout_s, headers={"content-type": "application/json"}
-            )
-        except httpx2.TransportError as error:
+            answer = await self._calls.call(method, path, body.encode(), timeout_s)
+        except OSError as error:
             raise Unavailable("The worker does not answer; it may be restarting. Try again.") from error
-        raise_for_problem(response)
-        return response
+        raise_problem(path, answer.status, answer.content, answer.headers)
+        return answer
 
     async def info(self) -> WorkerInfo:
         """Return what the worker is."""

@@ -18,6 +18,7 @@ class Holding:
     def __init__(self, host: Host, stock: Stock, entry: Entry, changed: Callable[[Entry], None]) -> None:
         self.host, self.stock, self._changed = host, stock, changed
         self.entry = entry
+        self._kept = entry
         self.guest: GuestVm | None = None
 
     @property
@@ -88,6 +89,15 @@ class Holding:
         await self.admit()
         await self.host.probe(self.sandbox, self.guest.line.limit)
 
+    def fence(self, epoch: int) -> None:
+        """Go by a newer epoch from now on; it is in the ledger with the next change, or `keep`."""
+        self.entry = self.entry.model_copy(update={"epoch": epoch})
+
+    def keep(self) -> None:
+        """Have in the ledger what is known."""
+        if self._kept is not self.entry:
+            self.write()
+
     def note_vm(self, record: VmRecord) -> None:
         """Keep what is told of its VM."""
         self.write(vm=record)
@@ -96,5 +106,6 @@ class Holding:
         """Change the entry, in the ledger first."""
         self.entry = self.entry.model_copy(update=changes)
         self.host.ledger.write(self.sandbox, self.entry, synced=synced)
+        self._kept = self.entry
         if {"state", "reason", "generation", "durable", "egress"} & changes.keys():
             self._changed(self.entry)

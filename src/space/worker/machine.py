@@ -110,11 +110,16 @@ class Machine:
         )
 
     def fence(self, epoch: int) -> None:
-        """Remember a newer epoch; the caller has checked that it is not older."""
-        self._has.write(epoch=epoch)
+        """Go by a newer epoch; the caller has checked that it is not older.
+
+        It is in the ledger when what it came with is answered, or sooner: a caller who has not been answered asks again
+        with a newer one.
+        """
+        self._has.fence(epoch)
 
     async def settled(self) -> SandboxFact:
         """Wait until it has started; raises what kept it from that."""
+        self._has.keep()
         await self._settled.wait()
         if self._failure is not None:
             raise self._failure
@@ -259,7 +264,9 @@ class Machine:
             if self.entry.state == "failed":
                 raise self._failure or SandboxFailed("The sandbox failed.")
             result = await order.act()
+            self._has.keep()
         except SpaceError as error:
+            self._has.keep()
             order.outcome.set_exception(error)
         except Died as error:
             failure = SandboxFailed(f"The VM ended: {error}.")

@@ -6,6 +6,7 @@ import time
 
 from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
+from space.host.tasks import together
 from space.model.errors import Unavailable
 from space.telemetry import logger
 from space.vmm.driver import VmmError
@@ -78,6 +79,8 @@ async def run_vcpus(guest: GuestVm) -> None:
 
 
 async def go_on(h: Holding, guest: GuestVm, reason: FreezeReason) -> None:
-    """Let vCPUs and then user code run again. Raises Died."""
-    await run_vcpus(guest)
-    await thaw(h, guest, reason)
+    """Let vCPUs and then user code run again. Raises Died.
+
+    The agent is told at once: what is sent to a VM that stands still is there when it runs.
+    """
+    await together(run_vcpus(guest), thaw(h, guest, reason))
