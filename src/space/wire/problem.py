@@ -33,8 +33,9 @@ def headers_of(error: SpaceError) -> dict[str, str]:
 
 
 def raise_for_problem(response: httpx2.Response) -> None:
-    """Raise the error that an answer carries; nothing happens for a 2xx. The body must have been read."""
-    raise_problem(response.request.url.path, response.status_code, response.content, response.headers)
+    """Raise the error that an answer carries; nothing happens for a 2xx. Another's body must have been read."""
+    if not response.is_success:  # of a stream that goes on there is no content to show
+        raise_problem(response.request.url.path, response.status_code, response.content, response.headers)
 
 
 def raise_problem(asked: str, status: int, content: bytes, headers: Mapping[str, str]) -> None:
