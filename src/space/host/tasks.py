@@ -11,6 +11,7 @@ E = TypeVar("E", bound=BaseException)
 async def first(*steps: Coroutine[Any, Any, T]) -> T:
     """Run all at once; the first to end decides, with its result or its error. The others are cancelled and awaited."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def body(step: Coroutine[Any, Any, T]) -> None:
         try:
@@ -21,11 +22,13 @@ async def first(*steps: Coroutine[Any, Any, T]) -> T:
         else:
             if not outcome.done():
                 outcome.set_result(result)
+        if not decided.done():
+            decided.set_result(None)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(body(step)) for step in steps]
         try:
-            await asyncio.wait([outcome])
+            await decided
         finally:
             for task in tasks:
                 task.cancel()
