@@ -1,4 +1,4 @@
-"""A worker's socket that takes what it is told about egress and remembers it: what reached the other side, as bytes.
+"""A worker's socket that takes what it is told and remembers it: what reached the other side, as bytes.
 
 It stands where a worker is in tests of the control plane, which speaks to it as to any; the worker's own side of these
 calls is tested with a real one.
@@ -15,13 +15,14 @@ from typing import Any
 from space.wire.worker import WorkerInfo
 
 Json = dict[str, Any]
+_AFTER = {"pause": "paused", "resume": "running"}
 
 
 @dataclasses.dataclass
 class Told:
     """Calls so far, as (method, target, body); `refuse`: answer 503. `events` are the lines of GET /v1/egress.
 
-    `watch` are the facts of GET /v1/watch, after `synced`.
+    `watch` are the facts of GET /v1/watch, after `synced`. An order to pause or resume is answered as done.
     """
 
     calls: list[tuple[str, str, Json]] = dataclasses.field(default_factory=list)
@@ -60,14 +61,17 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
 
     def answer(method: str, target: str) -> tuple[int, object]:
         match method, target:
+            case _ if told.refuse and method in ("PUT", "POST"):
+                return 503, {"title": "t", "status": 503, "code": "unavailable", "detail": "restarting"}
+            case "POST", _ if target.endswith(("/pause", "/resume")):
+                _, _, _, sandbox, verb = target.split("/")
+                return 200, {"id": sandbox, "state": _AFTER[verb], "epoch": 1}
             case "GET", "/v1/worker":
                 return 200, info.model_dump(mode="json") | {"authority": told.authority}
             case "GET", "/v1/sandboxes":
                 return 200, told.facts
             case "GET", "/v1/templates":
                 return 200, []
-            case "PUT", _ if told.refuse:
-                return 503, {"title": "t", "status": 503, "code": "unavailable", "detail": "restarting"}
             case _:
                 return 204, None
 
@@ -82,7 +86,7 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
                 await _stream(told, target, told.watch, writer)
                 return
             status, content = answer(method, target)
-            if method in ("PUT", "POST") and status == 204:
+            if method in ("PUT", "POST") and status // 100 == 2:
                 told.calls.append((method, target, json.loads(body or b"{}")))
             text = b"" if content is None else json.dumps(content).encode()
             head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n"

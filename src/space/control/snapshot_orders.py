@@ -23,6 +23,8 @@ async def take_asked(plane: Plane, sandbox: Sandbox) -> None:
     """Take the snapshots that were asked of a sandbox; done first, so that they show it as it was then."""
     if sandbox.state not in TAKEN_FROM or sandbox.spec.desired is Desired.DELETED or sandbox.generation < 2:
         return
+    if _only_another_state_is_wished(sandbox):
+        return
     for operation in await operations.asked(plane.db, sandbox.id, OperationKind.SNAPSHOT):
         try:
             template = await _take(plane, sandbox, operation)
@@ -37,6 +39,15 @@ async def take_asked(plane: Plane, sandbox: Sandbox) -> None:
             await templates.record(tx, sandbox.project, template)
             await operations.finish(tx, operation.id, template.digest)
         logger().info("snapshot_taken", sandbox=sandbox.id, name=template.name, digest=template.digest)
+
+
+def _only_another_state_is_wished(sandbox: Sandbox) -> bool:
+    """Tell whether a row answers all wishes but one, and that one is for another state: then no snapshot was asked.
+
+    One that its worker paused is in another state than is wished without anybody having asked for anything.
+    """
+    unanswered = sandbox.generation - sandbox.observed_generation
+    return unanswered == 1 and str(sandbox.state) != str(sandbox.spec.desired) and sandbox.reason is None
 
 
 async def _take(plane: Plane, sandbox: Sandbox, operation: Operation) -> Template:
