@@ -118,8 +118,10 @@ async def test_an_answer_that_is_none_is_an_error_of_the_connection(tmp_path: Pa
 async def test_what_is_given_up_leaves_no_answer_to_the_next(tmp_path: Path) -> None:
     """The late answer of a call that was given up must not be taken for that of the next one."""
     late = asyncio.Event()
+    readers: list[asyncio.StreamReader] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        readers.append(reader)
         while True:
             if (await request_of(reader)).startswith(b"GET /late"):
                 await late.wait()
@@ -128,7 +130,8 @@ async def test_what_is_given_up_leaves_no_answer_to_the_next(tmp_path: Path) -> 
 
     async with served(tmp_path / "s", serve) as (calls, _):
         with pytest.raises(TimeoutError):
-            await calls.call("GET", "/late", b"", 0.01)
+            await calls.call("GET", "/late", b"", 0.1)
+        await eventually(lambda: readers[0].at_eof(), within_s=30, what="its connection has ended")
         late.set()
         assert (await calls.call("GET", "/", b"", 30)).status == 200
 
