@@ -131,7 +131,7 @@ async def test_what_is_given_up_leaves_no_answer_to_the_next(tmp_path: Path) -> 
     async with served(tmp_path / "s", serve) as (calls, _):
         with pytest.raises(TimeoutError):
             await calls.call("GET", "/late", b"", 0.1)
-        await eventually(lambda: readers[0].at_eof(), within_s=30, what="its connection has ended")
+        await eventually(readers[0].at_eof, within_s=30, what="its connection has ended")
         late.set()
         assert (await calls.call("GET", "/", b"", 30)).status == 200
 

@@ -45,6 +45,23 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, str, bytes]:
     return method, target, await reader.readexactly(int(headers.get("content-length", 0)))
 
 
+def _answer(told: Told, info: WorkerInfo, method: str, target: str) -> tuple[int, object]:
+    match method, target:
+        case _ if told.refuse and method in ("PUT", "POST"):
+            return 503, {"title": "t", "status": 503, "code": "unavailable", "detail": "restarting"}
+        case "POST", _ if target.endswith(("/pause", "/resume")):
+            _, _, _, sandbox, verb = target.split("/")
+            return 200, {"id": sandbox, "state": _AFTER[verb], "epoch": 1}
+        case "GET", "/v1/worker":
+            return 200, info.model_dump(mode="json") | {"authority": told.authority}
+        case "GET", "/v1/sandboxes":
+            return 200, told.facts
+        case "GET", "/v1/templates":
+            return 200, []
+        case _:
+            return 204, None
+
+
 @contextlib.asynccontextmanager
 async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
     """Serve at `path` as the worker with this id."""
@@ -59,22 +76,6 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
         memory_free_mib=1,
     )
 
-    def answer(method: str, target: str) -> tuple[int, object]:
-        match method, target:
-            case _ if told.refuse and method in ("PUT", "POST"):
-                return 503, {"title": "t", "status": 503, "code": "unavailable", "detail": "restarting"}
-            case "POST", _ if target.endswith(("/pause", "/resume")):
-                _, _, _, sandbox, verb = target.split("/")
-                return 200, {"id": sandbox, "state": _AFTER[verb], "epoch": 1}
-            case "GET", "/v1/worker":
-                return 200, info.model_dump(mode="json") | {"authority": told.authority}
-            case "GET", "/v1/sandboxes":
-                return 200, told.facts
-            case "GET", "/v1/templates":
-                return 200, []
-            case _:
-                return 204, None
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             method, target, body = await _request(reader)
@@ -85,7 +86,7 @@ async def listening(path: Path, worker: str = "w1") -> AsyncGenerator[Told]:
                 told.watch.put_nowait({"type": "synced", "boot_id": "b"})
                 await _stream(told, target, told.watch, writer)
                 return
-            status, content = answer(method, target)
+            status, content = _answer(told, info, method, target)
             if method in ("PUT", "POST") and status // 100 == 2:
                 told.calls.append((method, target, json.loads(body or b"{}")))
             text = b"" if content is None else json.dumps(content).encode()
