@@ -25,7 +25,7 @@ DATA = Path(os.environ.pop("SPACE_TEST_DATA", "/var/lib/space-test/e2e"))  # noq
 not know, never sees it."""
 
 Json = dict[str, Any]
-_SETTINGS = {"SPACE_DISK_GIB": "3", "SPACE_MEMORY_GIB": "3", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
+_SETTINGS = {"SPACE_DISK_GIB": "6", "SPACE_MEMORY_GIB": "4", "SPACE_SLOT_POOL": "2", "SPACE_UPLINK": "none"}
 """Small areas: 6 and 5 GiB of disk. Memory is for seven sandboxes and spares of the usual size. Nothing leaves."""
 
 _INHERITED = ("PATH", "PYTHONPATH")
