@@ -12,7 +12,7 @@ from space.control.plane import Plane
 from space.control.reconcile import reconcile
 from space.control.waiting import WAIT_S, succeeded
 from space.model.errors import Conflict, NotFound, SandboxFailed, SpaceError
-from space.model.ids import ProjectId, SandboxId
+from space.model.ids import OperationId, ProjectId, SandboxId, new_id
 from space.model.lifecycle import State
 from space.model.operation import Operation, OperationKind
 from space.model.sandbox import Deadlines, Desired, OnTimeout, Sandbox, check_deadlines, check_labels
@@ -105,8 +105,11 @@ async def wish(
     if kind is OperationKind.PAUSE and row.state in (State.SUSPENDING, State.SUSPENDED):
         raise Conflict(f"Sandbox {row.id} is {row.state}; restore it first.", code="sandbox_suspended")
     lease = plane.lease if hold else None
-    wishing = await wishes.wish(tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now(), lease=lease)
-    return Wished(wishing, await operations.insert(tx, wishing, kind), held=wishing.epoch > row.epoch)
+    ident = OperationId(new_id())
+    wished = await wishes.wish(
+        tx, row.id, desired, reason=reason, memory=memory, now=plane.clock.now(), lease=lease, begins=(ident, kind)
+    )
+    return Wished(wished, operations.begun(ident, kind, wished), held=wished.epoch > row.epoch)
 
 
 async def fulfilled(plane: Plane, wished: Wished, *, within_s: float = WAIT_S) -> Sandbox:

@@ -53,6 +53,32 @@ NONE_ENDS = Ending()
 """But for those that are overtaken."""
 
 
+def begin_sql(wished: str, ident: str, kind: str) -> str:
+    """Return SQL that begins one, as part of the statement whose CTE `wished` has the row with the wish.
+
+    `ident` and `kind` are SQL too; where `ident` is NULL none is begun.
+    """
+    return f"""
+INSERT INTO operations (id, project_id, sandbox_id, kind, generation)
+SELECT {ident}, project_id, id, {kind}, generation FROM {wished} WHERE {ident} IS NOT NULL"""
+
+
+def begun(ident: OperationId, kind: OperationKind, wished: Sandbox) -> Operation:
+    """Return what `begin_sql` has written."""
+    return Operation(
+        id=ident,
+        project=wished.project,
+        sandbox=wished.id,
+        kind=kind,
+        status=OperationStatus.RUNNING,
+        error_code=None,
+        error_detail=None,
+        created_at=wished.updated_at,
+        finished_at=None,
+        generation=wished.generation,
+    )
+
+
 def ending_sql(changed: str, carried_out: str, first: int) -> str:
     """Return SQL that does it, as part of a statement whose CTE `changed` has the row as it is afterwards.
 

@@ -4,24 +4,30 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
-from space.model.ids import SandboxId
+from space.model.ids import OperationId, SandboxId
+from space.model.operation import OperationKind
 from space.model.sandbox import Deadlines, Desired, Sandbox
+from space.store import operations
 from space.store.db import Queries
 from space.store.sandboxes import COLUMNS, FREE, TIMEOUT, Lease, sandbox_of, term
 
 _HOLDS = f"($6::text IS NOT NULL AND {FREE})"
 # A timeout that has fired is spent; whoever asks for the sandbox after it gets the whole of it anew.
 _WISH = f"""
-UPDATE sandboxes
-   SET desired = $2, desired_reason = $3, suspend_memory = $4, generation = generation + 1, updated_at = now(),
-       epoch = CASE WHEN {_HOLDS} THEN epoch + 1 ELSE epoch END,
-       lease_owner = CASE WHEN {_HOLDS} THEN $6 ELSE lease_owner END,
-       lease_until = CASE WHEN {_HOLDS} THEN now() + make_interval(secs => $7) ELSE lease_until END,
-       last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s),
-       expires_at = CASE WHEN desired_reason = '{TIMEOUT}' AND $2 <> 'suspended'
-                         THEN clock.steady + {term("$3::text")} ELSE expires_at END
-  FROM (SELECT coalesce($5::timestamptz, now()) AS steady) AS clock
- WHERE id = $1 RETURNING {COLUMNS}"""
+WITH wished AS (
+    UPDATE sandboxes
+       SET desired = $2, desired_reason = $3, suspend_memory = $4, generation = generation + 1, updated_at = now(),
+           epoch = CASE WHEN {_HOLDS} THEN epoch + 1 ELSE epoch END,
+           lease_owner = CASE WHEN {_HOLDS} THEN $6 ELSE lease_owner END,
+           lease_until = CASE WHEN {_HOLDS} THEN now() + make_interval(secs => $7) ELSE lease_until END,
+           last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s),
+           expires_at = CASE WHEN desired_reason = '{TIMEOUT}' AND $2 <> 'suspended'
+                             THEN clock.steady + {term("$3::text")} ELSE expires_at END
+      FROM (SELECT coalesce($5::timestamptz, now()) AS steady) AS clock
+     WHERE id = $1
+    RETURNING {COLUMNS}),
+begun AS ({operations.begin_sql("wished", "$8::text", "$9")})
+SELECT * FROM wished"""
 _RAISE = f"""
 UPDATE sandboxes SET generation = generation + 1, updated_at = now(),
        last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s)
@@ -71,13 +77,15 @@ async def wish(
     memory: bool = True,
     now: datetime.datetime | None = None,
     lease: Lease | None = None,
+    begins: tuple[OperationId, OperationKind] | None = None,
 ) -> Sandbox:
     """Write a client's wish, which is activity at `now` by the steady clock; whoever reconciles goes on with it.
 
-    Takes `lease` for its writer where nobody holds the row, which raises the epoch.
+    Takes `lease` for its writer where nobody holds the row, which raises the epoch. `begins` is the operation for it.
     """
     owner, ttl_s = (lease.owner, lease.ttl_s) if lease else (None, None)
-    row = await tx.fetchrow(_WISH, sandbox, desired, reason, memory, now, owner, ttl_s)
+    ident, kind = begins or (None, None)
+    row = await tx.fetchrow(_WISH, sandbox, desired, reason, memory, now, owner, ttl_s, ident, kind)
     assert row is not None
     return sandbox_of(row)
 
