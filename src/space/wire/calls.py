@@ -1,7 +1,7 @@
 """Calls of a process of ours over its unix socket: a request goes out in one write, and connections are kept.
 
 For whole answers of moderate size; streams go through httpx2, for which each call would take ten times as much of both
-processes' time (docs/decisions/0031-calls-without-httpx2.md).
+processes' time (docs/decisions/0032-calls-without-httpx2.md).
 """
 
 import asyncio
