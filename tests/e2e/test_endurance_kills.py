@@ -17,7 +17,7 @@ STEPS = ("rename", "unlink", "sendmsg", "sendto", "pidfd_send_signal", "vfork")
 TOKEN = "/dev/shm/token"
 _DONE_S = 10.0
 _FEWEST_KILLS = 3
-"""Suspension, restore, fork, create and snapshot write 20 records or so."""
+"""Suspension, restore, fork, create and snapshot write 17 records or so."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,7 +79,7 @@ async def _until_back(space: Deployment, pid: int) -> None:
 
 
 async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: Path, full: bool) -> None:
-    """Before every third record (seventh in the short run) that the worker writes, five sandboxes at something."""
+    """Before every third record (sixth in the short run) that the worker writes, five sandboxes at something."""
     copied, forked, awake, asleep = own = [await _sandbox(space) for _ in range(4)]
     cast = Cast(space, copied, forked, awake, asleep)
     try:
@@ -89,7 +89,7 @@ async def test_killed_in_the_middle_of_everything(space: Deployment, tmp_path: P
         await until_equal(space, "nobody was killed")
         await cast.check()
         kills = 0
-        for number in range(2, whole.calls()["rename"], 3 if full else 7):
+        for number in range(2, whole.calls()["rename"], 3 if full else 6):
             pid = space.daemon_pid("worker")
             async with followed(pid, tmp_path / str(number), "rename", kill_at=number) as step:
                 await cast.act()
