@@ -10,6 +10,8 @@ from tests.support.cases import case
 from tests.support.deployment import vms
 from tests.support.range import CANARY, POLICY, Range
 
+from space.model.ids import new_id
+
 MARK = "MARK-that-the-guest-does-know-93ab"
 
 
@@ -154,6 +156,45 @@ show([fetch("allowed.test", "/public/x", headers=[("X-Key", mark)]).get("status"
     assert out[:3] == [403, 403, 403], out
     assert out[3] == "${secrets.KEY}", out
     assert r.net.canaries(CANARY)["internet.log"] <= before + 1 + 1  # the one request that is bound, in two records
+
+
+@case(
+    "C-20", "a token endpoint that takes each refresh token once; the gateway is killed", "what the endpoint is shown"
+)
+async def refresh_tokens(r: Range) -> None:
+    """The next token is stored by the control plane before long, and never where the guest is."""
+    first = f"refresh-{new_id()}"
+    binding = {
+        "kind": "oauth",
+        "token_url": "https://bound.test/token?once=1&life=0",
+        "client_id": "app",
+        "refresh_token": "${secrets.REFRESH}",
+    }
+    await r.keep_secret("REFRESH", first)
+    bound = {"host": "bound.test", "paths": ["/api/**"], "secrets": [binding]}
+    await r.allow(r.a, {"allow": [bound, {"host": "allowed.test", "paths": ["/public/**"]}]})
+    try:
+        answer = await r.fetch(r.a, "bound.test", "/api/x")
+        assert answer["status"] == 200, answer
+        assert "refresh-" not in str(answer)
+        async with asyncio.timeout(30):
+            while await _version(r, "REFRESH") < 2:
+                await asyncio.sleep(0.02)
+        await r.kill("gateway")
+        await r.until_allowed(r.a)
+        answer = await r.fetch(r.a, "bound.test", "/api/x")
+        assert answer["status"] == 200, answer
+    finally:
+        await r.allow(r.a, POLICY)
+        await r.space.http.delete("/v1/secrets/REFRESH")
+    shown = [asked["form"]["refresh_token"] for asked in r.net.seen("token")]
+    assert len(shown[shown.index(first) :]) >= 2
+    assert len({*shown}) == len(shown), shown  # each once, as the endpoint demands
+
+
+async def _version(r: Range, name: str) -> int:
+    listed = (await r.space.http.get("/v1/secrets")).json()["secrets"]
+    return next(int(secret["version"]) for secret in listed if secret["name"] == name)
 
 
 @case("EGRESS-H5", "the egress proxy crashes while it holds a credential", "grep over logs and core files")
