@@ -231,6 +231,13 @@ async def test_twenty_slots_come_and_go_without_a_trace(
     assert "elements" not in rules.stdout
 
 
+async def test_a_slot_of_an_older_version_is_taken_apart(gateway_only: Layout) -> None:
+    path = netns.path(gateway_only.gateway_netns)
+    older = "delete table inet space_gw\ntable inet space_gw {\n set slots {\n type ifname . ipv4_addr\n }\n}\n"
+    await nft.load(path, older)
+    await nft.remove_slot(path, "sl7", "100.64.0.15")
+
+
 async def test_half_made_slots_are_taken_apart_twice(gateway_only: Layout) -> None:
     layout = gateway_only
     await command.run("ip", "netns", "add", layout.slot_netns(7))

@@ -10,6 +10,7 @@ Everything said here is for a person, in plain lines; a process's own log is in 
 import asyncio
 import dataclasses
 import json
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ delay: it does not go round in circles, and whoever needs it is not to wait for 
 _PROBE_S = 0.05
 _TELL_FIRST_S, _TELL_S = 5.0, 15.0
 _TAIL_BYTES, _LAST_LINES = 16384, 5
+_ERROR = re.compile(r"([a-z_][\w]*\.)*[A-Z]\w*(: |$)")
+"""Where Python names an error at the end of a traceback."""
 _ALWAYS = ("process", "level", "timestamp")
 
 
@@ -224,7 +227,10 @@ def last_words(lines: list[str]) -> list[str]:
             break
         plain.insert(0, line)
     if any(line.lstrip(" +|").startswith(("Traceback ", "Exception Group Traceback ")) for line in plain):
-        plain = [bare for line in plain if (bare := line.strip(" +|-"))][-1:]
+        plain = [bare for line in plain if (bare := line.strip(" +|-"))]
+        # what an error says may have lines of its own, as nft's, the last of which marks a place in the one above
+        begins = [number for number, line in enumerate(plain) if _ERROR.match(line)]
+        plain = plain[begins[-1] if begins else -1 :][:_LAST_LINES]
     return (plain or lines)[-_LAST_LINES:]
 
 

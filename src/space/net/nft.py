@@ -286,8 +286,10 @@ async def add_slot(netns: Path, link: str, address: str) -> None:
 
 async def remove_slot(netns: Path, link: str, address: str) -> None:
     """Undo `add_slot`; nothing happens when it is not there."""
-    # adding first makes the deletion succeed in every case, in the same transaction
-    muted = "".join(f"{verb} element inet space_gw muted {{ {address} }}\n" for verb in ("add", "delete"))
+    # Adding first makes the deletion succeed in every case, in the same transaction; the set is not there where an
+    # older version has made the namespace, and `space down` is the first that is run of this one.
+    muted = "add set inet space_gw muted { type ipv4_addr; flags timeout; }\n"
+    muted += "".join(f"{verb} element inet space_gw muted {{ {address} }}\n" for verb in ("add", "delete"))
     await load(netns, _element("add", link, address) + _element("delete", link, address) + muted)
 
 
