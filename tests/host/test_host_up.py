@@ -1,6 +1,8 @@
 """`space up` that cannot start: says why in one line, and leaves nothing of a data folder that was not there."""
 
+import asyncio
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -52,6 +54,26 @@ async def test_without_a_start_the_clients_say_how_to(tmp_path: Path) -> None:
     done = await _space("sandbox", "ls", SPACE_DATA_DIR=str(tmp_path))
     assert (done.status, done.stdout) == (1, "")
     assert "space up" in done.stderr
+
+
+async def test_a_first_start_can_be_given_up() -> None:
+    """The worker was killed some seconds later, since it did not listen while it fetched and compiled."""
+    data_dir = Path("/var/lib") / f"space-up-test-{os.getpid()}"
+    log = data_dir / "logs" / "worker.log"
+    try:
+        async with asyncio.TaskGroup() as group, asyncio.timeout(60):
+            small = {"SPACE_DISK_GIB": "2", "SPACE_MEMORY_GIB": "1", "SPACE_UPLINK": "none"}
+            starting = group.create_task(_space("up", "--data", str(data_dir), "--port", "0", **small))
+            while not (log.exists() and "build_step_began" in log.read_text()):
+                await asyncio.sleep(0.05)
+            os.kill(int((data_dir / "lock").read_text()), signal.SIGTERM)
+        done = starting.result()
+        assert done.status == 0
+        assert "stopped; no microVM runs" in done.stderr
+        assert "killed" not in done.stderr
+    finally:
+        await _space("down", "--data", str(data_dir))
+        await command.run("rm", "-rf", str(data_dir))
 
 
 async def test_a_start_that_fails_says_what_it_leaves() -> None:

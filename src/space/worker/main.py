@@ -19,7 +19,7 @@ from space.disk import area
 from space.host import netns
 from space.host.counter import Counter
 from space.host.process import keep_memory_private
-from space.host.tasks import first_of
+from space.host.tasks import first, first_of
 from space.image.build import boot_files
 from space.layout import UID_RANGE_SIZE, Layout
 from space.model.errors import SpaceError
@@ -54,7 +54,15 @@ async def serve(settings: WorkerSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    driver = await _prepare(settings, layout)
+
+    async def stopped() -> None:
+        await stop.wait()
+
+    # the first start fetches and compiles for minutes, and may be given up
+    driver = await first(_prepare(settings, layout), stopped())
+    if driver is None:
+        log.info("worker_stopped")
+        return
     async with contextlib.AsyncExitStack() as stack:
         host = await _host(stack, settings, layout, driver)
         boot = secrets.token_hex(8)
