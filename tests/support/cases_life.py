@@ -141,6 +141,7 @@ show([said[-1:], fetch("bound.test", "/api/x").get("status"), fetch("denied.test
             )
             assert out[0], out
             assert not out[0][0].isdigit(), out
+            assert out[1] == 200, "what its parent may is its own; the credential is not, and none is waited for"
             assert out[2] is None, out
             assert r.net.canaries(CANARY)["internet.log"] == before
         finally:
