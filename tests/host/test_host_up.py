@@ -50,6 +50,26 @@ async def test_a_database_that_is_no_use_makes_no_folder(tmp_path: Path, url: st
     assert not data_dir.exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("SPACE_SECRET_KEY_FILE", "/nowhere"),
+        ("SPACE_UPSTREAM_CA", "/etc/passwd"),
+        ("SPACE_UPLINK", "nowhere"),
+        ("SPACE_IMAGES", "nothing"),
+    ],
+)
+async def test_what_a_setting_names_is_looked_for_before_a_folder_is_made(
+    tmp_path: Path, setting: str, value: str
+) -> None:
+    data_dir = tmp_path / "data"
+    done = await _space("up", "--data", str(data_dir), "--port", "0", **{setting: value})
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert setting in done.stderr
+    assert not data_dir.exists()
+
+
 async def test_without_a_start_the_clients_say_how_to(tmp_path: Path) -> None:
     done = await _space("sandbox", "ls", SPACE_DATA_DIR=str(tmp_path))
     assert (done.status, done.stdout) == (1, "")

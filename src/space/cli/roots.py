@@ -22,15 +22,20 @@ def write_bundle(layout: Layout, added: Path | None) -> Path:
     system = next((path for path in _SYSTEM if path.is_file()), None)
     texts = [] if system is None else [system.read_text()]
     if added is not None:
-        try:
-            text = added.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"SPACE_UPSTREAM_CA: {added} cannot be read.") from error
-        if _PEM not in text:
-            raise InvalidArgument(f"SPACE_UPSTREAM_CA: {added} holds no certificate in PEM form.")
-        texts.append(text)
+        texts.append(read_added(added))
     if not texts:
         raise InvalidArgument("This host has no root certificates; install the package ca-certificates.")
     path = layout.run_dir / "settings" / "roots.pem"
     write_atomic(path, "\n".join(texts), mode=0o444)
     return path
+
+
+def read_added(path: Path) -> str:
+    """Return the roots that the operator adds; raises InvalidArgument."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"SPACE_UPSTREAM_CA: {path} cannot be read.") from error
+    if _PEM not in text:
+        raise InvalidArgument(f"SPACE_UPSTREAM_CA: {path} holds no certificate in PEM form.")
+    return text

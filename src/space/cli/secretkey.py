@@ -21,10 +21,11 @@ def ensure(layout: Layout, settings: HostSettings) -> tuple[SecretStr, ...]:
     path = settings.secret_key_file or layout.secret_key_file
     if settings.secret_key_file is None and not path.exists():
         write_atomic(path, new_key() + "\n", mode=0o600)
-    return tuple(SecretStr(key.hex()) for key in _read(path))
+    return tuple(SecretStr(key.hex()) for key in read(path))
 
 
-def _read(path: Path) -> list[bytes]:
+def read(path: Path) -> list[bytes]:
+    """Return the keys in a file; raises InvalidArgument."""
     try:
         mode, text = path.stat().st_mode, path.read_text()
     except OSError as error:

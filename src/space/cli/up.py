@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from space import telemetry
-from space.cli import apikey, code, daemons, detach, folders, instance, output, secretkey, tls
+from space.cli import apikey, code, daemons, detach, folders, instance, output, roots, secretkey, tls
 from space.cli.client import URL_FILE
 from space.cli.supervisor import Supervisor, stop_leftovers
 from space.host.files import write_atomic
@@ -22,6 +22,7 @@ from space.host.process import start_time
 from space.host.tasks import first
 from space.layout import Layout
 from space.model.errors import Conflict, InvalidArgument, SpaceError
+from space.net import uplink
 from space.settings import HostSettings, host_settings
 from space.store import db, embedded
 from space.wire.worker import WorkerClient, WorkerInfo
@@ -72,6 +73,7 @@ def require_root(what: str) -> None:
 async def _up(settings: HostSettings, ready_fd: int | None) -> None:
     data_dir = settings.data_dir.resolve()
     certificate = tls.read(settings)
+    _check_named(settings)
     if instance.read(data_dir) is None:
         check_port(settings.host, settings.port)  # now, before a folder is made for nothing
     if settings.database_url is not None:
@@ -91,6 +93,16 @@ async def _up(settings: HostSettings, ready_fd: int | None) -> None:
             await _serve(layout, settings, port, ready_fd)
         finally:
             await code.hide(layout)
+
+
+def _check_named(settings: HostSettings) -> None:
+    """Raise InvalidArgument where what a setting names is not there: now, and not when a process needs it."""
+    if settings.secret_key_file is not None:
+        secretkey.read(settings.secret_key_file)
+    if settings.upstream_ca is not None:
+        roots.read_added(settings.upstream_ca)
+    if settings.uplink != uplink.NONE:
+        uplink.place(settings.uplink)
 
 
 async def _serve(layout: Layout, settings: HostSettings, port: int, ready_fd: int | None) -> None:
