@@ -19,6 +19,9 @@ _ATTEMPT_S = 5.0
 _MORE_PATIENCE = 2.0
 """After each attempt without an answer: on a host that is overrun an agent takes longer than any fixed time, and each
 attempt that is given up leaves it with more to do."""
+_NEAR_S, _TELLINGS = 0.2, 5
+"""A guest's clock is behind by what the time takes to it, seconds on a host that is overrun: so it is told again, so
+often at most, until it was there that soon."""
 _POLL_S = 0.02
 _OK = 200
 M = TypeVar("M", bound=pydantic.BaseModel)
@@ -40,15 +43,19 @@ async def initialise(line: Line, init: AgentInit) -> AgentReady:
     """Tell the agent who it is, trying again until it answers; put a deadline around it.
 
     A guest that is still booting refuses or drops connections: that is waited out. An agent that answers with an error
-    raises AgentError. The clock that is told is read anew for each attempt.
+    raises AgentError. The clock that is told is read anew for each attempt, and told again where it was late.
     """
     attempt_s = _ATTEMPT_S
     while True:
         try:
             async with asyncio.timeout(attempt_s) as attempt:
-                told = init.model_copy(update={"time_unix_ns": time.time_ns()})
+                began, told = time.monotonic(), init.model_copy(update={"time_unix_ns": time.time_ns()})
                 status, answer = await _exchange(line, "POST", "/init", told)
-            return _understood(AgentReady, status, answer)
+            ready = _understood(AgentReady, status, answer)
+            if time.monotonic() - began > _NEAR_S:
+                with contextlib.suppress(AgentSilent):  # it is as good as it was
+                    await thaw(line, ThawWish(reason="suspend", time_unix_ns=time.time_ns()), attempt_s)
+            return ready
         except (OSError, h11.RemoteProtocolError):  # TimeoutError is an OSError
             if attempt.expired():
                 attempt_s *= _MORE_PATIENCE
@@ -64,8 +71,16 @@ async def freeze(line: Line, wish: FreezeWish, timeout_s: float) -> Frozen:
 
 
 async def thaw(line: Line, wish: ThawWish, timeout_s: float) -> None:
-    """Let user code run again where a freeze came to nothing; raises AgentError, AgentSilent."""
-    _understood(_Done, *await _ask(line, "POST", "/thaw", wish, timeout_s))
+    """Let user code run again where a freeze came to nothing; raises AgentError, AgentSilent.
+
+    Where the wish has a time, that is read anew, and told until it was there soon enough.
+    """
+    for _ in range(_TELLINGS):
+        began = time.monotonic()
+        told = wish.model_copy(update={"time_unix_ns": time.time_ns()}) if wish.time_unix_ns else wish
+        _understood(_Done, *await _ask(line, "POST", "/thaw", told, timeout_s))
+        if not wish.time_unix_ns or time.monotonic() - began < _NEAR_S:
+            return
 
 
 async def ready(line: Line, check_timeout_s: float) -> None:
