@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"space/agent/hook"
+	"space/agent/mount"
 	"space/agent/quiesce"
 	"space/agent/usage"
 )
@@ -20,13 +21,14 @@ type Internal struct {
 	port     atomic.Int64
 	shutdown func()
 	usage    *usage.Meter
+	volumes  *mount.Table
 	routes   []route
 }
 
 // NewInternal makes the handler for the worker, which has the address peer.
 // shutdown is called after POST /shutdown was answered.
 func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer net.IP, shutdown func()) *Internal {
-	in := &Internal{public: public, guest: guest, hooks: hooks, peer: peer, shutdown: shutdown, usage: usage.New()}
+	in := &Internal{public: public, guest: guest, hooks: hooks, peer: peer, shutdown: shutdown, usage: usage.New(), volumes: mount.New()}
 	in.routes = []route{
 		{"GET", "/health", in.health},
 		{"POST", "/init", in.init},
@@ -36,6 +38,7 @@ func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer 
 		{"POST", "/warm", in.warm},
 		{"GET", "/activity", in.activity},
 		{"GET", "/metrics", in.metrics},
+		{"POST", "/volumes", in.attachVolume},
 		{"POST", "/shutdown", in.shutDown},
 	}
 	in.routes = append(in.routes, in.layerRoutes()...)

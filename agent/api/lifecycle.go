@@ -10,6 +10,7 @@ import (
 	"space/agent/fault"
 	"space/agent/hook"
 	"space/agent/identity"
+	"space/agent/mount"
 	"space/agent/quiesce"
 )
 
@@ -34,10 +35,11 @@ var occasions = map[string]occasion{
 
 type initRequest struct {
 	identity.Facts
-	Reason       string   `json:"reason"`
-	HookTimeoutS *float64 `json:"hook_timeout_s"`
-	Thaw         *bool    `json:"thaw"`
-	Service      *bool    `json:"service"` // false leaves the image's service off: the image is being changed
+	Reason       string         `json:"reason"`
+	HookTimeoutS *float64       `json:"hook_timeout_s"`
+	Thaw         *bool          `json:"thaw"`
+	Service      *bool          `json:"service"` // false leaves the image's service off: the image is being changed
+	Volumes      []mount.Volume `json:"volumes"` // all that are to be mounted; others that are belong to another sandbox
 }
 
 // init makes this machine the one it is to be, and only then lets programs go
@@ -72,6 +74,7 @@ func (in *Internal) init(w http.ResponseWriter, r *http.Request, _ string) error
 	if err != nil {
 		return err
 	}
+	in.volumes.Keep(body.Volumes)
 	if occasion.copied {
 		in.public.disconnect()
 	}

@@ -57,11 +57,14 @@ func prepare(s *Spec, sandboxEnv map[string]string) (*launch, error) {
 			return nil, err
 		}
 		l.path, l.argv = shell, []string{shell, "-lc", s.Cmd}
-		return l, nil
+	} else {
+		l.argv = s.Args
+		if l.path, err = lookPath(s.Args[0], env["PATH"], l.dir); err != nil {
+			return nil, err
+		}
 	}
-	l.argv = s.Args
-	l.path, err = lookPath(s.Args[0], env["PATH"], l.dir)
-	return l, err
+	l.throughStep()
+	return l, nil
 }
 
 // directory is where a command begins: where it asks, else where the image says

@@ -19,6 +19,7 @@ import (
 	"space/agent/freezer"
 	"space/agent/hook"
 	"space/agent/identity"
+	"space/agent/mount"
 	"space/agent/quiesce"
 	"space/agent/reaper"
 	"space/agent/trust"
@@ -41,6 +42,14 @@ type settings struct {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Getpid() != 1 {
+		switch os.Args[1] {
+		case command.StepMode:
+			os.Exit(command.Step(os.Args[2:]))
+		case mount.RelayMode:
+			os.Exit(mount.Relay())
+		}
+	}
 	if os.Getpid() == 1 {
 		// The arguments are what the kernel did not understand of its command line.
 		if err := boot.Run(); err != nil {

@@ -1,0 +1,5 @@
+package volume
+
+import "syscall"
+
+const sysFstatat = syscall.SYS_FSTATAT
