@@ -14,6 +14,9 @@ UID_RANGE_FIRST = 0x7000_0000
 """Above systemd's container range (524288 to 1879048191), so nobody on an ordinary host owns these."""
 
 _INSTANCE = re.compile(r"[a-z0-9]{4}")
+_VOLUME_UIDS = 200
+"""The first offset used for the servers of volumes, each of which has one for as long as its volume is there."""
+
 _VM_UIDS = 1000
 """The first offset used for VMs; daemons sit below."""
 
@@ -105,6 +108,11 @@ class Layout:
         """User id of the VM with this running number; they repeat after 64,536 VMs, long after the files are gone."""
         return self.uid_base + _VM_UIDS + number % (UID_RANGE_SIZE - _VM_UIDS)
 
+    @property
+    def volume_uids(self) -> range:
+        """User ids of the servers of volumes."""
+        return range(self.uid_base + _VOLUME_UIDS, self.uid_base + _VM_UIDS)
+
     # run folders: 0711 above, each process's own folder below
     @property
     def run_dir(self) -> Path:
@@ -172,6 +180,20 @@ class Layout:
     @property
     def ledger_dir(self) -> Path:
         return self.data_dir / "worker" / "ledger"
+
+    @property
+    def volumes_dir(self) -> Path:
+        """The volumes, a subvolume each."""
+        return self.disk_area / "volumes"
+
+    @property
+    def volume_records_dir(self) -> Path:
+        """The ledger of volumes."""
+        return self.data_dir / "worker" / "volumes"
+
+    def volume_run_dir(self, volume: str) -> Path:
+        """Sockets of a volume's server; root's alone."""
+        return self.run_dir / "worker" / f"volume-{volume}"
 
     @property
     def spares_dir(self) -> Path:

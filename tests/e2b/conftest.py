@@ -83,4 +83,5 @@ def _environment(space: Deployment, home: str) -> dict[str, str]:
         "E2B_API_KEY": space.key,
         "E2B_API_URL": space.url,
         "E2B_SANDBOX_URL": space.url,
+        "E2B_VOLUME_API_URL": space.url,
     }

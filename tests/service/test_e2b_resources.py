@@ -1,4 +1,4 @@
-"""E2B's secrets, snapshots, logs, teams and volumes over real rows."""
+"""E2B's secrets, snapshots, logs and teams over real rows."""
 
 import pytest
 from tests.service.test_e2b_surface import message
@@ -103,14 +103,6 @@ async def test_logs_are_what_happened(api: Api) -> None:
 async def test_the_team_is_the_project_of_the_key(api: Api) -> None:
     (team,) = (await api.http.get("/teams")).json()
     assert team == {"teamID": api.project, "name": "default", "apiKey": api.key, "isDefault": True}
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/volumes"), ("POST", "/volumes"), ("DELETE", "/volumes/v"), ("GET", "/volumecontent/v/path")],
-)
-async def test_volumes_say_that_they_are_not_offered(api: Api, method: str, path: str) -> None:
-    assert "snapshot" in message(await api.http.request(method, path), 501)
 
 
 async def test_what_is_used_is_only_known_of_what_has_run(api: Api) -> None:

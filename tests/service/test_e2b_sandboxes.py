@@ -99,7 +99,8 @@ async def test_everything_a_client_says_is_kept(impatient: Api) -> None:
         ({"autoPauseMemory": False}, (400, "autoPause")),
         ({"autoPause": True, "autoPauseMemory": False, "autoResume": {"enabled": True}}, (400, "autoResume")),
         ({"iam": {"tokens": {"t": {"audience": "a", "tokenType": "b"}}}}, (400, "iam")),
-        ({"volumeMounts": [{"name": "v", "path": "/v"}]}, (400, "volumes")),
+        ({"volumeMounts": [{"name": "v", "path": "/v"}]}, (404, "volume")),
+        ({"volumeMounts": [{"name": "v", "path": "v"}]}, (400, "absolute")),
         ({"network": {"maskRequestHost": "a b"}}, (400, "mask request host")),
     ],
 )

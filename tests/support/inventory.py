@@ -23,9 +23,10 @@ _ROWS = """
 SELECT id, state, desired, generation = observed_generation AS answered, lease_owner FROM sandboxes
  WHERE state <> 'deleted'"""
 _UNDER_WAY = "SELECT id, kind FROM operations WHERE status = 'running'"
+_VOLUMES = "SELECT id FROM volumes"
 _TEMPLATES = "SELECT digest FROM templates"
 _AWAKE = ("running", "paused")
-_AREA = {"vms", "frozen", "templates", "kernels"}
+_AREA = {"vms", "frozen", "templates", "kernels", "volumes"}
 
 
 def layout_of(space: Deployment) -> Layout:
@@ -45,6 +46,7 @@ async def difference(space: Deployment, *, slot_pool: int) -> list[str]:
         rows = {row["id"]: dict(row) for row in await database.fetch(_ROWS)}
         under_way = [f"operation {row['kind']} {row['id']} runs" for row in await database.fetch(_UNDER_WAY)]
         templates = {row["digest"].removeprefix("sha256:") for row in await database.fetch(_TEMPLATES)}
+        volumes = {row["id"] for row in await database.fetch(_VOLUMES)}
     entries = _records(layout.ledger_dir, "sandbox")
     spares = [spare["vm"] for spare in _records(layout.spares_dir, "vm").values()]
     owned = [entry["vm"] for entry in entries.values() if entry["vm"] is not None]
@@ -56,6 +58,7 @@ async def difference(space: Deployment, *, slot_pool: int) -> list[str]:
         *_frozen(layout, entries, templates),
         *_compared("templates", templates, {path.name for path in layout.templates_dir.iterdir()} - {"tags"}),
         *_compared("disk area", _AREA, {path.name for path in layout.disk_area.iterdir()}),
+        *_volumes(layout, volumes),
         *_compared("memory area", {"vms", "frozen"}, {path.name for path in layout.memory_area.iterdir()}),
     ]
 
@@ -82,6 +85,19 @@ def _records(folder: Path, key: str) -> dict[str, Json]:
 def _compared(what: str, wanted: set[str], found: set[str]) -> list[str]:
     lacking = [f"{what}: {name} is missing" for name in sorted(wanted - found)]
     return [*lacking, *(f"{what}: {name} is left over" for name in sorted(found - wanted))]
+
+
+def _volumes(layout: Layout, volumes: set[str]) -> list[str]:
+    """Return how the host's volumes and their servers differ from the database's volumes."""
+    records = _records(layout.volume_records_dir, "volume")
+    uids = {layout.uid_base + record["uid_number"] for record in records.values()}
+    servers = {Path(f"/proc/{ref.pid}").stat().st_uid for ref in process.uid_processes(layout.volume_uids)}
+    folders = {path.name for path in layout.volumes_dir.iterdir() if not path.name.startswith(".")}
+    return [
+        *_compared("volumes", volumes, folders),
+        *_compared("records of volumes", volumes, set(records)),
+        *(f"a volume's server of uid {uid} is left over" for uid in servers - uids),
+    ]
 
 
 def _unsettled(rows: dict[str, Json]) -> list[str]:

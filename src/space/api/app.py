@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from space import __version__
-from space.api import agent_routes, builds, egress, health, keys, lifecycle, sandboxes, secrets, templates
+from space.api import agent_routes, builds, egress, health, keys, lifecycle, sandboxes, secrets, templates, volumes
 from space.control.figures import Figures
 from space.control.plane import Plane
 from space.wire.problem import MEDIA_TYPE, Problem
@@ -27,6 +27,7 @@ def create_app(plane: Plane, figures: Figures) -> FastAPI:
     keys.add_routes(app, plane)
     egress.add_routes(app, plane)
     secrets.add_routes(app, plane)
+    volumes.add_routes(app, plane)
     health.add_routes(app, plane, figures)
     agent_routes.add_refusals(app)
     document = _document(app)

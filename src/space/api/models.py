@@ -32,6 +32,7 @@ from space.model.sandbox import (
     check_short_labels,
 )
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
+from space.model.volume import MAX_MOUNTS, NAME
 from space.wire.worker import TemplateModel, UsageSample
 
 _NO_NUL: JsonDict = {"type": "string", "pattern": "^[^\\x00]*$"}
@@ -53,6 +54,13 @@ _TIMEOUT = "Ends this many seconds from now, whatever goes on in it; null: never
 _ON_TIMEOUT = "What happens then."
 _PUBLIC_PORTS = "Its servers need neither a key nor the traffic token (docs/howto/domains-and-tls.md)."
 _AUTO_RESUME = "A request to its commands or files wakes it where it is suspended or paused."
+
+
+class VolumeMount(_Request):
+    """A volume, by its name, and where it is mounted in the sandbox."""
+
+    name: str = pydantic.Field(pattern=f"^{NAME}$")
+    path: str = pydantic.Field(min_length=2, max_length=1024, description="An absolute path; made where it is missing.")
 
 
 class CreateSandbox(_Request):
@@ -79,6 +87,9 @@ class CreateSandbox(_Request):
     on_timeout: OnTimeout = pydantic.Field(default=OnTimeout.DELETE, description=_ON_TIMEOUT)
     auto_resume: pydantic.StrictBool = pydantic.Field(default=True, description=_AUTO_RESUME)
     public_ports: pydantic.StrictBool = pydantic.Field(default=False, description=_PUBLIC_PORTS)
+    volumes: list[VolumeMount] = pydantic.Field(
+        default=[], max_length=MAX_MOUNTS, description="Volumes of the project to mount."
+    )
     policy: dict[str, object] | None = pydantic.Field(
         default=None,
         min_length=1,
@@ -203,6 +214,7 @@ class SandboxModel(pydantic.BaseModel):
     auto_resume: bool
     public_ports: bool
     traffic_token: str | None
+    volumes: list[VolumeMount]
     last_active_at: datetime.datetime
     idle_since: datetime.datetime | None
     expires_at: datetime.datetime | None
@@ -236,6 +248,7 @@ class SandboxModel(pydantic.BaseModel):
             auto_resume=spec.deadlines.auto_resume,
             public_ports=spec.public_ports,
             traffic_token=traffic_token(spec.agent_token) if spec.agent_token else None,
+            volumes=[VolumeMount(name=mount.name, path=mount.path) for mount in spec.volumes],
             last_active_at=last_active_at,
             idle_since=last_active_at if idle else None,
             expires_at=clock.shown(sandbox.expires_at),

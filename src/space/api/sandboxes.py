@@ -69,6 +69,7 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
             body.deadlines(),
             body.policy,
             public_ports=body.public_ports,
+            volumes=[(mount.name, mount.path) for mount in body.volumes],
         )
         key = _idempotency_key(request, body)
         if wait in ("1", "true"):

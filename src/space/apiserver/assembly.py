@@ -18,7 +18,7 @@ def assemble(plane: Plane, access: Access, domain: str | None) -> ASGIApp:
     figures = Figures()
     return Front(
         Surface(api.create_app(plane, figures), answer, api.OPEN),
-        Surface(e2b.create_app(plane, domain), e2b_errors.answer, e2b.OPEN),
+        Surface(e2b.create_app(plane, domain), e2b_errors.answer, e2b.OPEN, e2b.OPEN_BELOW),
         e2b.PARTS,
         access,
         EdgeQuestion(access, domain),

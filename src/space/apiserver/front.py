@@ -28,12 +28,20 @@ _ESCAPED = re.compile(rb"%(?:2f|5c)", re.IGNORECASE)
 class Surface:
     """One of the two APIs: what serves it, how it words an error, and which paths of it need no key.
 
-    An unknown path needs one: it is nobody's business what there is.
+    An unknown path needs one: it is nobody's business what there is. Below `open_below` the surface itself asks for
+    something else; None is nowhere.
     """
 
     app: ASGIApp
     answer: Callable[[Exception], Response]
     open: frozenset[str]
+    open_below: str | None = None
+
+    def is_open(self, scope: Scope) -> bool:
+        """Tell whether a request needs no key."""
+        raw: bytes = scope["raw_path"]
+        below = self.open_below is not None and raw.startswith(self.open_below.encode())
+        return below or scope["path"] in self.open
 
 
 class Front:
@@ -96,7 +104,7 @@ class Front:
 
         with structlog.contextvars.bound_contextvars(request=request_id):
             try:
-                if scope["path"] not in surface.open:
+                if not surface.is_open(scope):
                     scope[CALLER] = await self._access.caller(dict(scope["headers"]))
                 await surface.app(scope, receive, sending)
             except Exception as error:  # noqa: BLE001 - the last catch

@@ -2,11 +2,11 @@
 
 import dataclasses
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import SecretStr
 
-from space.control import egress, templates, waiting
+from space.control import egress, templates, volumes, waiting
 from space.control.plane import Plane
 from space.control.reconcile import abandon, converge, reconcile
 from space.control.secret_values import seal_own
@@ -49,6 +49,8 @@ class Wish:
     public_ports: bool = False
     mask_host: str | None = None
     e2b: Mapping[str, object] | None = None
+    volumes: Sequence[tuple[str, str]] = ()
+    """Name and path of each volume to mount."""
 
 
 class _KeyUsed(Exception):
@@ -132,8 +134,11 @@ async def _insert(
     # Held, nobody is told of it before it runs, and what says that it runs is synced, this with it. Lost with the
     # host's power, it leaves at most a VM that no row wants.
     async with plane.db.transaction(synced=not held) as tx:
+        mounts, where = await volumes.mounted(tx, project, wish.volumes) if wish.volumes else ((), None)
+        spec = dataclasses.replace(spec, volumes=mounts)
+        lease = plane.lease if held else None
         made = await sandboxes.insert(
-            tx, SandboxId(new_id()), project, spec, _place(plane), plane.lease if held else None, plane.clock.now()
+            tx, SandboxId(new_id()), project, spec, where or _place(plane), lease, plane.clock.now()
         )
         if made is None:
             raise NotFound(f"Template {wish.template!r} was deleted just now.")

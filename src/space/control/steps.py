@@ -28,6 +28,7 @@ from space.model.lifecycle import Event, State
 from space.model.sandbox import Desired, Sandbox
 from space.store import operations, sandboxes
 from space.telemetry import logger
+from space.wire.agent import AgentVolume
 from space.wire.worker import (
     ForkChild,
     ForkResult,
@@ -116,6 +117,7 @@ async def fork(plane: Plane, parent: Sandbox, children: Sequence[Sandbox]) -> li
                         "env": dict(child.spec.env),
                         "agent_token": child.spec.agent_token,
                         "egress": (await egress.orders(plane, child.id)).egress,
+                        "volumes": _volumes(child),
                     }
                 )
                 for child in children
@@ -299,8 +301,13 @@ async def _wish(plane: Plane, sandbox: Sandbox) -> StartSandbox:
             "agent_token": sandbox.spec.agent_token,
             "egress": orders.egress,
             "secrets": orders.secrets,
+            "volumes": _volumes(sandbox),
         }
     )
+
+
+def _volumes(sandbox: Sandbox) -> list[AgentVolume]:
+    return [AgentVolume(volume=mount.volume, path=mount.path) for mount in sandbox.spec.volumes]
 
 
 _STEPS: dict[Step, Callable[[Plane, Sandbox], Awaitable[Sandbox]]] = {

@@ -55,7 +55,7 @@ def created(sandbox: Sandbox, domain: str | None) -> Json:
 def listed(sandbox: Sandbox, clock: Clock) -> Json:
     """Return an entry of a list."""
     started = sandbox.created_at
-    return {
+    found: Json = {
         "templateID": shown(sandbox.spec.template_name),
         "alias": shown(sandbox.spec.template_name),
         "sandboxID": sandbox.id,
@@ -69,6 +69,9 @@ def listed(sandbox: Sandbox, clock: Clock) -> Json:
         "envdVersion": ENVD_VERSION,
         "metadata": dict(sandbox.spec.labels),
     }
+    if sandbox.spec.volumes:
+        found["volumeMounts"] = [{"name": mount.name, "path": mount.path} for mount in sandbox.spec.volumes]
+    return found
 
 
 def detailed(sandbox: Sandbox, clock: Clock) -> Json:

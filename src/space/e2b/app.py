@@ -36,6 +36,9 @@ PARTS = frozenset(
 OPEN = frozenset({"/health", builds.UPLOAD})
 """What needs no key; a link for uploads has a signature."""
 
+OPEN_BELOW = volumes.CONTENT
+"""Below this a volume's own token is asked for, not a key."""
+
 
 def create_app(plane: Plane, domain: str | None) -> ASGIApp:
     """Return the application. It has no OpenAPI document: E2B publishes its own, and the clients are made already."""
@@ -50,7 +53,7 @@ def create_app(plane: Plane, domain: str | None) -> ASGIApp:
     logs.add_routes(app, plane)
     secrets.add_routes(app, plane)
     teams.add_routes(app, plane)
-    volumes.add_routes(app)
+    volumes.add_routes(app, plane)
     tags.add_routes(app, plane)  # before the templates: /templates/tags is no template
     templates.add_routes(app, plane)
     builds.add_routes(app, plane)

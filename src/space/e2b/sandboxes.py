@@ -75,8 +75,6 @@ def _wish(body: NewSandbox, template: str, default_timeout_s: int) -> sandboxes.
             "iam: identity tokens are not offered here: a deployment of one's own is no authority for them. Use a "
             "secret in network.rules."
         )
-    if body.volume_mounts:
-        raise InvalidArgument("volumeMounts: volumes are not offered here; keep data in the sandbox, and pause it.")
     check_https_ports(body.network)
     return sandboxes.Wish(
         template=template,
@@ -97,6 +95,7 @@ def _wish(body: NewSandbox, template: str, default_timeout_s: int) -> sandboxes.
         public_ports=body.network is None or body.network.allow_public_traffic,
         mask_host=checked_mask(body.network),
         e2b=said(body.network, body.allow_internet_access),
+        volumes=[(mount.name, mount.path) for mount in body.volume_mounts],
     )
 
 

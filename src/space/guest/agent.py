@@ -6,14 +6,26 @@ more than whether this one sandbox is up.
 
 import asyncio
 import contextlib
+import json
+import socket
 import time
 from typing import TypeVar
 
 import h11
 import pydantic
 
-from space.guest.line import Line, NotConnected, TooLong
-from space.wire.agent import AgentInit, AgentReady, FreezeWish, Frozen, GuestActivity, GuestUsage, ReadyWish, ThawWish
+from space.guest.line import AgentRefused, Line, NotConnected, TooLong
+from space.wire.agent import (
+    AgentInit,
+    AgentReady,
+    AgentVolume,
+    FreezeWish,
+    Frozen,
+    GuestActivity,
+    GuestUsage,
+    ReadyWish,
+    ThawWish,
+)
 
 _ATTEMPT_S = 5.0
 _MORE_PATIENCE = 2.0
@@ -81,6 +93,32 @@ async def thaw(line: Line, wish: ThawWish, timeout_s: float) -> None:
         _understood(_Done, *await _ask(line, "POST", "/thaw", told, timeout_s))
         if not wish.time_unix_ns or time.monotonic() - began < _NEAR_S:
             return
+
+
+async def mount(line: Line, volume: AgentVolume, timeout_s: float) -> socket.socket:
+    """Have a volume mounted, or its mount taken up again; returns the connection that its server is to answer on.
+
+    Waits for an agent that is not up yet. Raises AgentError, AgentSilent.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                with contextlib.suppress(OSError):
+                    async with asyncio.timeout(_ATTEMPT_S):
+                        return await line.take_over("/volumes", volume.model_dump_json().encode())
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError as error:
+        raise AgentSilent(f"The agent did not mount a volume within {timeout_s:g} s.") from error
+    except AgentRefused as error:
+        raise AgentError(f"The agent refused to mount a volume: {_detail(str(error))}") from error
+
+
+def _detail(problem: str) -> str:
+    """Return what a problem document of the guest's says, cut short."""
+    try:
+        return str(json.loads(problem)["detail"])[:300]
+    except (ValueError, KeyError, TypeError):
+        return problem[:300]
 
 
 async def ready(line: Line, check_timeout_s: float) -> None:

@@ -23,6 +23,7 @@ GUEST_ADDRESS = "169.254.0.21"
 MAX_ANSWER_BYTES = 64 * 1024
 _MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
 """For one answer: headers, interim answers and the body's framing included."""
+_MAX_HEAD_BYTES = 4096
 _CONNECT_S, _LONGEST_CONNECT_S = 0.1, 3.0
 """Short at first: a SYN sent before the guest's network is up is lost, and the kernel repeats it only after 1 s."""
 _MORE_PATIENCE = 1.1
@@ -31,6 +32,10 @@ _MORE_PATIENCE = 1.1
 
 class TooLong(Exception):
     """The answer is longer than any of the agent's."""
+
+
+class AgentRefused(Exception):
+    """The agent answered that it will not; the text is its problem document."""
 
 
 class NotConnected(OSError):
@@ -91,6 +96,10 @@ class Line:
         self._netns, self.limit = netns, limit
         self._kept: _Connection | None = None
         self._connect_s = _CONNECT_S
+
+    async def take_over(self, path: str, body: bytes) -> socket.socket:
+        """Return a connection of its own that the agent has taken over; see `taken_over`."""
+        return await taken_over(self._netns, path, body)
 
     def close(self) -> None:
         """End the kept connection; the line can be used again."""
@@ -163,3 +172,37 @@ class Line:
                 self._kept = connection
             else:
                 raw.close()
+
+
+async def taken_over(netns: Path, path: str, body: bytes) -> socket.socket:
+    """Ask the agent to take a connection over for another protocol, and return our end of it once it has.
+
+    The agent speaks first then, so nothing behind its answer's head is read. Raises OSError, AgentRefused; put a
+    deadline around it.
+    """
+    loop = asyncio.get_running_loop()
+    raw = tcp_socket(netns)
+    try:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
+        head = f"POST {path} HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nContent-Length: {len(body)}\r\n\r\n"
+        await loop.sock_sendall(raw, head.encode() + body)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            byte = await loop.sock_recv(raw, 1)
+            if not byte or len(answer) > _MAX_HEAD_BYTES:
+                break
+            answer += byte
+        if not answer.startswith(b"HTTP/1.1 101 "):
+            raise _refused(answer, await loop.sock_recv(raw, _MAX_HEAD_BYTES))  # noqa: TRY301 - closes raw, as all do
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _refused(head: bytes, body: bytes) -> Exception:
+    """Return the error for an answer that is none, or no."""
+    if head.startswith(b"HTTP/1.1 "):
+        return AgentRefused(body.decode(errors="replace"))
+    return ConnectionResetError("the agent ended the connection")

@@ -1,6 +1,7 @@
-"""The guest agent's binary, built from source on this host and kept by the digest of that source.
+"""Binaries of our Go code, built from source on this host and kept by the digest of that source: the guest's agent,
+and the server of volumes.
 
-The agent uses Go's standard library alone, so the build needs the compiler and no network.
+Both use Go's standard library alone, so the build needs the compiler and no network.
 """
 
 import asyncio
@@ -41,26 +42,27 @@ def source_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-async def obtain(layout: Layout, code_dir: Path, log: Log) -> Agent:
-    """Return the agent of `code_dir/agent`, building it where the cache has none. Raises CommandError, BuildFailed."""
+async def obtain(layout: Layout, code_dir: Path, log: Log, program: str = "agent") -> Agent:
+    """Return a program of `code_dir/agent`, building it where the cache has none. Raises CommandError, BuildFailed."""
     source = code_dir / "agent"
     if not (source / "go.mod").is_file():
         raise BuildFailed(f"{source} holds no agent source; run SPACE from its checkout.")
     digest = await asyncio.to_thread(source_digest, source)
     folder = layout.cache_dir / "agent"
-    found = Agent(digest, digest[:12], folder / digest)
+    found = Agent(digest, digest[:12], folder / (digest if program == "agent" else f"{program}-{digest}"))
     if found.binary.is_file():
-        log(f"Agent {found.version} is there.")
+        log(f"{program.capitalize()} {found.version} is there.")
         return found
     if shutil.which("go", path=search_path()) is None:
         raise BuildFailed("Go is not installed: apt-get install golang-go, and build again.")
     files.make_dir(folder, mode=0o700)
-    log(f"Building agent {found.version}.")
+    log(f"Building {program} {found.version}.")
     with tempfile.TemporaryDirectory(dir=layout.cache_dir, prefix="tmp-agent-") as name:
         out = Path(name) / "agent"
         await stream(
             log,
-            "go", "build", *_FLAGS, f"-ldflags=-s -w -X main.version={found.version}", "-o", str(out), "./cmd/agent",
+            "go", "build", *_FLAGS, f"-ldflags=-s -w -X main.version={found.version}", "-o", str(out),
+            f"./cmd/{program}",
             timeout_s=_BUILD_TIMEOUT_S,
             env=_environment(layout, Path(name)),
             cwd=source,

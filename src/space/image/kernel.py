@@ -32,8 +32,9 @@ MODULES = (
     "net/core/failover",
     "drivers/net/net_failover",
     "drivers/net/virtio_net",
+    "fs/fuse/fuse",
 )
-"""In loading order: each after what it depends on. ext4 is built into this kernel."""
+"""In loading order: each after what it depends on. ext4 is built into this kernel. fuse is for volumes."""
 
 _APT_TIMEOUT_S = 300
 _APT_GET = ("apt-get", "-q", "-o", "Acquire::Retries=1")

@@ -15,6 +15,7 @@ ProjectId = NewType("ProjectId", str)
 OperationId = NewType("OperationId", str)
 KeyId = NewType("KeyId", str)
 WorkerId = NewType("WorkerId", str)
+VolumeId = NewType("VolumeId", str)
 TemplateDigest = NewType("TemplateDigest", str)
 """`sha256:<64 hex>` of everything a template is built from."""
 

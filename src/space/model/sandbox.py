@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from space.model.errors import InvalidArgument
 from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId
 from space.model.lifecycle import TRANSIENT, State
+from space.model.volume import Mount
 
 DEFAULT_VCPUS, MAX_VCPUS = 1, 8
 DEFAULT_MEMORY_MIB, MIN_MEMORY_MIB, MAX_MEMORY_MIB = 512, 128, 16384
@@ -68,6 +69,7 @@ class SandboxSpec:
     wished this (`timeout`, idle). `suspend_memory` False: a suspension keeps the disk only.
     `public_ports`: its ports but the agent's are open to everybody. `mask_host`: the Host that its servers see in place
     of the one that was asked for, with `${PORT}` for the port. `e2b`: what a client of E2B said and reads back.
+    `volumes` are mounted as long as it lives, in its forks too.
     """
 
     template: TemplateDigest
@@ -85,6 +87,7 @@ class SandboxSpec:
     public_ports: bool = False
     mask_host: str | None = None
     e2b: Mapping[str, object] | None = None
+    volumes: tuple[Mount, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from space.model.ids import ProjectId, SandboxId, TemplateDigest, WorkerId
 from space.model.lifecycle import Event, State
 from space.model.sandbox import MIN_WOKEN_S, Deadlines, Desired, OnTimeout, Sandbox, SandboxSpec
 from space.model.sandbox_query import SandboxQuery
+from space.model.volume import Mount
 from space.store import events, operations
 from space.store.db import Queries, Record
 from space.store.operations import NONE_ENDS, Ending
@@ -37,7 +38,7 @@ def term(reason: str) -> str:
 
 COLUMNS = """
 id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, parent, idle_timeout_s, timeout_s,
-on_timeout, auto_resume, timeout_restarts, timeout_memory, public_ports, mask_host, e2b, desired,
+on_timeout, auto_resume, timeout_restarts, timeout_memory, public_ports, mask_host, e2b, volumes, desired,
 desired_reason, suspend_memory, generation, state, observed_generation, reason, worker,
  epoch, timings_ms, created_at, updated_at, started_at, last_active_at, idle_at, expires_at, durable_at,
 last_event"""
@@ -49,11 +50,11 @@ _INSERT = f"""
 WITH made AS (
     INSERT INTO sandboxes (id, project_id, template, template_name, vcpus, memory_mib, env, labels, agent_token, worker,
                            lease_owner, lease_until, parent, idle_timeout_s, timeout_s, on_timeout, auto_resume,
-                           timeout_restarts, timeout_memory, public_ports, mask_host, e2b,
+                           timeout_restarts, timeout_memory, public_ports, mask_host, e2b, volumes,
                            last_active_at, idle_at, expires_at, epoch, last_event)
     SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
            $11, CASE WHEN $11::text IS NOT NULL THEN now() + make_interval(secs => $12) END,
-           $13, $14::integer, $15::integer, $16, $17, $19::boolean, $20, $21, $22, $23, clock.steady,
+           $13, $14::integer, $15::integer, $16, $17, $19::boolean, $20, $21, $22, $23, $24, clock.steady,
            clock.steady + make_interval(secs => $14::integer),
            CASE WHEN NOT $19::boolean THEN clock.steady + make_interval(secs => $15::integer) END, 1, 1
       FROM (SELECT coalesce($18::timestamptz, now()) AS steady) AS clock
@@ -200,6 +201,7 @@ def sandbox_of(row: Record) -> Sandbox:
             public_ports=row["public_ports"],
             mask_host=row["mask_host"],
             e2b=row["e2b"],
+            volumes=tuple(Mount(**mount) for mount in row["volumes"]),
         ),
         generation=row["generation"],
         state=State(row["state"]),
@@ -236,7 +238,7 @@ async def insert(
         dict(spec.labels), spec.agent_token, worker, lease and lease.owner, lease and lease.ttl_s, spec.parent,
         spec.deadlines.idle_timeout_s, spec.deadlines.timeout_s, spec.deadlines.on_timeout, spec.deadlines.auto_resume,
         now, spec.deadlines.timeout_restarts, spec.deadlines.timeout_memory, spec.public_ports, spec.mask_host,
-        None if spec.e2b is None else dict(spec.e2b),
+        None if spec.e2b is None else dict(spec.e2b), [dataclasses.asdict(mount) for mount in spec.volumes],
     )  # fmt: skip
     return None if row is None else sandbox_of(row)
 

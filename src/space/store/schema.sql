@@ -72,6 +72,19 @@ CREATE TABLE template_tags (
 );
 CREATE INDEX template_tags_digest ON template_tags (project_id, digest);
 
+-- Volumes. One that is `making` or `deleting` is nobody's yet, or no more.
+CREATE TABLE volumes (
+    id text PRIMARY KEY,
+    project_id text NOT NULL REFERENCES projects,
+    name text NOT NULL,
+    worker text NOT NULL,
+    size_mib integer NOT NULL,
+    state text NOT NULL DEFAULT 'making',
+    created_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT volumes_name UNIQUE (project_id, name),
+    CONSTRAINT volumes_state CHECK (state IN ('making', 'ready', 'deleting'))
+);
+
 -- `wish` is null until somebody has said what to build. `sealed`: the password that the image is pulled with.
 CREATE TABLE template_builds (
     id uuid PRIMARY KEY,
@@ -149,6 +162,8 @@ CREATE TABLE sandboxes (
     mask_host text,
     -- what a client of E2B said at its creation and reads back; null: it was made otherwise
     e2b jsonb,
+    -- a list of {volume, name, path}
+    volumes jsonb NOT NULL DEFAULT '[]',
     desired text NOT NULL DEFAULT 'running',
     desired_reason text,
     suspend_memory boolean NOT NULL DEFAULT true,
@@ -199,6 +214,8 @@ CREATE INDEX sandboxes_expiring ON sandboxes (expires_at) WHERE expires_at IS NO
 CREATE INDEX sandboxes_unapplied ON sandboxes (updated_at)
     WHERE policy_applied < policy_generation OR secrets_applied < secrets_generation;
 CREATE INDEX sandboxes_policy_secrets ON sandboxes USING gin (policy_secrets);
+CREATE INDEX sandboxes_volumes ON sandboxes USING gin (volumes jsonb_path_ops)
+    WHERE volumes <> '[]' AND state <> 'deleted';
 
 CREATE TABLE events (
     sandbox_id text NOT NULL REFERENCES sandboxes ON DELETE CASCADE,

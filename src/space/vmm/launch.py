@@ -104,7 +104,12 @@ def _parent(pid: int) -> int | None:
 
 
 async def launch(
-    jailed: Callable[[int, int], tuple[str, ...]], *, log: Log, pass_fds: Sequence[int], settle: Callable[[int], None]
+    jailed: Callable[[int, int], tuple[str, ...]],
+    *,
+    log: Log,
+    pass_fds: Sequence[int],
+    settle: Callable[[int], None],
+    open_files: int = _OPEN_FILES,
 ) -> Launched:
     """Start a VMM; `jailed(info_fd, block_fd)` gives its argv.
 
@@ -120,7 +125,7 @@ async def launch(
                 jailed(info_write, block_read),
                 log=log.fd,
                 pass_fds=(*pass_fds, info_write, block_read),
-                open_files=_OPEN_FILES,
+                open_files=open_files,
             )
         vmm: Watched | None = None
         try:

@@ -10,6 +10,13 @@ Reason = Literal["boot", "warm", "restore", "fork", "resume"]
 FreezeReason = Literal["suspend", "snapshot", "fork", "pause"]
 
 
+class AgentVolume(pydantic.BaseModel):
+    """A volume, and where in the guest it is mounted."""
+
+    volume: str
+    path: str
+
+
 class AgentInit(pydantic.BaseModel):
     """Told after every boot, restore, fork and resume, before user code can run: identity, clock, entropy, token."""
 
@@ -33,6 +40,9 @@ class AgentInit(pydantic.BaseModel):
 
     service: bool = True
     """False does not start the image's own service: the image is being changed."""
+
+    volumes: list[AgentVolume] = []
+    """All that are to be mounted; others, that it may have from the sandbox it is a copy of, are unmounted."""
 
 
 class AgentReady(pydantic.BaseModel):

@@ -25,6 +25,9 @@ lower one than the worker has is `stale`, the same one again is fine.
     GET    /v1/egress?boot=&after=    NDJSON of EgressEvent, as the gateway tells them
     GET    /v1/watch                  NDJSON of Fact: all it holds, `synced`, then every change, a heartbeat each second
     POST   /v1/templates              build one; NDJSON of BuildLine, the last of which is `done` or `failed`
+    PUT    /v1/volumes/{id}           make a volume (idempotent)
+    DELETE /v1/volumes/{id}           delete it with all that is in it (idempotent; unknown ids too)
+    *      /v1/volumes/{id}/content/{dir|path|file}   its content, see wire/volumes.py
     GET    /v1/templates              the built ones
     DELETE /v1/templates/{digest}
 """
@@ -42,7 +45,7 @@ import pydantic
 from space.model.errors import SpaceError, Unavailable, from_problem
 from space.model.ids import SandboxId, TemplateDigest
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
-from space.wire.agent import GuestUsage
+from space.wire.agent import AgentVolume, GuestUsage
 from space.wire.calls import Answer, Calls
 from space.wire.gateway import AskAnswer, Authority, EgressEvent, EgressOrder, Rotated, SecretsOrder
 from space.wire.problem import raise_for_problem, raise_problem
@@ -87,6 +90,7 @@ class StartSandbox(pydantic.BaseModel):
     egress: EgressOrder | None = None
     """What may leave it; None: nothing."""
     secrets: SecretsOrder | None = None
+    volumes: list[AgentVolume] = []
 
 
 VmState = Literal["creating", "running", "paused", "suspending", "suspended", "restoring", "failed", "deleting"]
@@ -133,6 +137,7 @@ class ForkChild(pydantic.BaseModel):
     agent_token: pydantic.SecretStr
     egress: EgressOrder | None = None
     """As in StartSandbox; nothing of the parent's policy or secrets goes over by itself."""
+    volumes: list[AgentVolume] = []
 
 
 class ForkSandbox(Order):

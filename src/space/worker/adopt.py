@@ -23,7 +23,7 @@ from space.worker.host import Host
 from space.worker.machine import Machine
 from space.worker.records import Entry, VmRecord
 from space.worker.stock import Stock
-from space.worker.stopping import freeze, go_on, stop_vcpus
+from space.worker.stopping import freeze, go_on, mount_again, stop_vcpus
 from space.worker.storing import have_settled, leave_for_storage
 
 log = logger()
@@ -119,6 +119,7 @@ async def _as_it_was(machine: Machine, guest: GuestVm) -> None:
                 await stop_vcpus(guest)
         elif holding.entry.state != "paused":  # else its disk is full, and it goes on when there is room
             await go_on(holding, guest, "pause")
+            await mount_again(holding, guest)
             if holding.entry.state == "suspending":
                 holding.write(state="running", reason=None)
     except (Died, Unavailable) as error:

@@ -23,6 +23,7 @@ from space.worker.settler import Settler
 from space.worker.shelf import Shape, Shelf
 from space.worker.shelf_check import watch_over
 from space.worker.stock import Stock
+from space.worker.volumes import end_servers
 from space.worker.warm_pool import WarmPool
 
 
@@ -46,6 +47,7 @@ class Worker:
             self.stock.shelf.run(),
             watch_over(self.host.layout),
             self.stock.spares.run(),
+            self.host.volumes.run(),
         ]
 
     def drain(self) -> None:
@@ -81,6 +83,7 @@ async def assemble(host: Host, settings: WorkerSettings, group: asyncio.TaskGrou
     )
     stock = Stock(shelf, spares, Settler())
     fleet = Fleet(host, stock, admission, machines, group, worker_boot)
+    await end_servers(host.layout)
     await adopt(host, stock, fleet)
     await spares.adopt()
     await sweep(host.layout, _records(fleet, spares), keep_frozen=_owned(host, fleet))

@@ -13,6 +13,7 @@ from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.model.rotation import Rotation
 from space.model.template import Template
 from space.telemetry import logger
+from space.wire.agent import AgentVolume
 from space.wire.gateway import EgressOrder, SecretsOrder
 from space.wire.worker import (
     Activity,
@@ -86,8 +87,16 @@ class Fleet:
         machine = self._machines.get(sandbox)
         self._fence(sandbox, machine, wish.epoch)
         if machine is None:
-            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value(), wish.template_name)
-            entry = _newborn(sandbox, wish.epoch, wish.template, wish.vcpus, wish.memory_mib, egress=wish.egress)
+            identity = _identity(sandbox, wish)
+            entry = _newborn(
+                sandbox,
+                wish.epoch,
+                wish.template,
+                wish.vcpus,
+                wish.memory_mib,
+                egress=wish.egress,
+                volumes=wish.volumes,
+            )
             if wish.secrets is not None:
                 await self._host.link.put_secrets(sandbox, wish.secrets)
             machine = await self._admit(identity, entry, None)
@@ -142,8 +151,7 @@ class Fleet:
         with self._admission.pledged(sandbox):
             if machine.entry.state == "suspended":
                 await self._admission.check(machine.entry.memory_mib)
-            identity = Identity(sandbox, wish.env, wish.agent_token.get_secret_value(), wish.template_name)
-            return await machine.restore(identity, files, wish.egress)
+            return await machine.restore(_identity(sandbox, wish), files, wish.egress)
 
     async def put_egress(self, sandbox: SandboxId, order: EgressOrder) -> None:
         """Let this leave a sandbox from now on, whatever state it is in."""
@@ -182,14 +190,20 @@ class Fleet:
         return [birth.result() for birth in births]
 
     async def _bear(self, parent: Entry, copy: Frozen, child: ForkChild) -> ForkResult:
-        identity = Identity(child.id, child.env, child.agent_token.get_secret_value(), child.template_name)
         sandbox = SandboxId(child.id)
+        identity = _identity(sandbox, child)
         try:
             machine = self._machines.get(sandbox)
             self._fence(sandbox, machine, child.epoch)
             if machine is None:
                 entry = _newborn(
-                    sandbox, child.epoch, parent.template, parent.vcpus, parent.memory_mib, egress=child.egress
+                    sandbox,
+                    child.epoch,
+                    parent.template,
+                    parent.vcpus,
+                    parent.memory_mib,
+                    egress=child.egress,
+                    volumes=child.volumes,
                 )
                 # its guest remembers the names that the parent's was given; no binding or secret goes over
                 machine = await self._admit(identity, entry.model_copy(update={"names": parent.names}), copy)
@@ -285,8 +299,20 @@ class Fleet:
             machine.give_up(error)
 
 
+def _identity(sandbox: SandboxId, wish: StartSandbox | ForkChild) -> Identity:
+    token = wish.agent_token.get_secret_value()
+    return Identity(sandbox, wish.env, token, wish.template_name, tuple(wish.volumes))
+
+
 def _newborn(
-    sandbox: SandboxId, epoch: int, template: str, vcpus: int, memory_mib: int, *, egress: EgressOrder | None
+    sandbox: SandboxId,
+    epoch: int,
+    template: str,
+    vcpus: int,
+    memory_mib: int,
+    *,
+    egress: EgressOrder | None,
+    volumes: list[AgentVolume],
 ) -> Entry:
     return Entry(
         sandbox=sandbox,
@@ -296,5 +322,6 @@ def _newborn(
         vcpus=vcpus,
         memory_mib=memory_mib,
         egress=egress,
+        volumes=volumes,
         created_at=dt.datetime.now(dt.UTC),
     )

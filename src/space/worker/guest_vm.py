@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,12 +24,12 @@ from space.host.patience import within
 from space.host.process import boot_id
 from space.host.tasks import first, together
 from space.image.catalog import Bootable
-from space.model.errors import StorageFull, Unavailable
+from space.model.errors import InvalidArgument, StorageFull, Unavailable
 from space.model.ids import SandboxId, new_id
 from space.net import slot as slots
 from space.telemetry import logger
 from space.vmm.driver import BootSpec, Vm, VmmError
-from space.wire.agent import AgentInit, Reason
+from space.wire.agent import AgentInit, AgentVolume, Reason
 from space.worker.host import Host
 from space.worker.records import VmRecord
 
@@ -47,6 +47,9 @@ class Identity:
     env: Mapping[str, str]
     token: str = dataclasses.field(repr=False)
     template: str = ""
+    volumes: Sequence[AgentVolume] = ()
+    """What it has mounted before any of its user's code runs."""
+
     service: bool = True
     """Whether the image's own service is started, where it boots."""
 
@@ -182,14 +185,22 @@ class GuestVm:
             ca_pem=self._host.root.pem,
             reason=reason,
             service=identity.service,
+            volumes=list(identity.volumes),
         )
         try:
             async with self.line.limit(timeout_s):
+                await self.unless_dead(self._mount(identity))
                 await self.unless_dead(agent.initialise(self.line, init))
         except TimeoutError as error:
             raise Died(f"its agent gave no answer within {timeout_s:g} s", await self.console()) from error
-        except agent.AgentError as error:
+        except (agent.AgentError, agent.AgentSilent) as error:
             raise Died(str(error), await self.console()) from error
+
+    async def _mount(self, identity: Identity) -> None:
+        try:
+            await self._host.volumes.mount(self.record.vm, self.line, identity.volumes)
+        except agent.AgentError as error:
+            raise InvalidArgument(f"{error}.") from error
 
     async def is_reachable(self, patience_s: float) -> bool:
         """Tell whether its network carries; False after so long without an answer."""
@@ -245,6 +256,7 @@ class GuestVm:
         self._hang_up()
         if self._vm is not None:
             await self._vm.kill()
+        await self._host.volumes.let_go(self.record.vm)
 
     async def end(self) -> None:
         """Give everything back."""

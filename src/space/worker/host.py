@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import os
-import signal
 
 import httpx2
 
@@ -11,16 +10,17 @@ from space.disk import rootfs
 from space.guest.line import Limit
 from space.host import cgroup
 from space.host.counter import Counter
-from space.host.process import uid_processes, watch
 from space.layout import Layout
 from space.model.errors import Unavailable
 from space.model.ids import SandboxId
 from space.net.pool import SlotPool
 from space.vmm.driver import Driver
 from space.worker.gateway_link import GatewayLink
+from space.worker.killing import kill_uids
 from space.worker.ledger import Ledger
 from space.worker.records import Entry
 from space.worker.trust import TrustedRoot
+from space.worker.volumes import Volumes
 
 _STARTS = max(4, 2 * len(os.sched_getaffinity(0)))
 """How many VMs are started at once; the others wait their turn. Each keeps a core busy, and when many share one all are
@@ -47,6 +47,7 @@ class Host:
     uids: Counter
     ingress: httpx2.AsyncClient
     boot_deadline_s: float
+    volumes: Volumes
     starts: asyncio.Semaphore = dataclasses.field(default_factory=lambda: asyncio.Semaphore(_STARTS))
     """Held while a VM is started, not while it is only let go on."""
 
@@ -98,18 +99,3 @@ class Host:
         await kill_uids(range(self.layout.vm_uid(uid_number), self.layout.vm_uid(uid_number) + 1))
         await cgroup.remove(self.layout.instance, vm)
         await rootfs.remove_vm_files(self.layout, vm)
-
-
-async def kill_uids(uids: range) -> int:
-    """Kill every process whose real uid is in `uids` and wait for their end; return how many there were.
-
-    Only VMs have these uids: they come from the instance's own range.
-    """
-    count = 0
-    for ref in uid_processes(uids):
-        watched = watch(ref)
-        if watched is not None:
-            count += 1
-            watched.send(signal.SIGKILL)
-            await watched.wait()
-    return count

@@ -13,7 +13,7 @@ from space.layout import UID_RANGE_SIZE, Layout
 from space.model.ids import SandboxId
 from space.net import slot as slots
 from space.telemetry import logger
-from space.worker.host import kill_uids
+from space.worker.killing import kill_uids
 from space.worker.records import VmRecord
 
 log = logger()
@@ -34,7 +34,8 @@ async def sweep(layout: Layout, records: list[VmRecord], *, keep_frozen: set[str
     stray_files = rootfs.existing_vms(layout) - known
     for vm in stray_files:
         await rootfs.remove_vm_files(layout, vm)
-    stray_cgroups = cgroup.sandboxes(layout.instance) - known
+    volumes = {path.stem for path in layout.volume_records_dir.glob("*.json")}
+    stray_cgroups = cgroup.sandboxes(layout.instance) - known - volumes
     for name in stray_cgroups:
         await cgroup.remove(layout.instance, name)
     stray_frozen = set() if keep_frozen is None else storage.names(layout) - keep_frozen

@@ -40,6 +40,7 @@ from space.worker.ledger import Ledger
 from space.worker.records import Entry
 from space.worker.server import create_app
 from space.worker.trust import TrustedRoot
+from space.worker.volumes import Volumes
 
 log = telemetry.logger()
 _BOOT_DEADLINE_S = {"tcg": 45.0, "kvm": 15.0}
@@ -106,6 +107,8 @@ async def _host(stack: contextlib.AsyncExitStack, settings: WorkerSettings, layo
     ingress = await stack.enter_async_context(
         httpx2.AsyncClient(transport=transport, base_url="http://agent", timeout=2)
     )
+    volumes = Volumes(layout, settings.code_dir)
+    volumes.open()
     return Host(
         layout=layout,
         driver=driver,
@@ -115,6 +118,7 @@ async def _host(stack: contextlib.AsyncExitStack, settings: WorkerSettings, layo
         ledger=ledger,
         uids=Counter(layout.data_dir / "worker" / "next-uid", last=UID_RANGE_SIZE - layout.vm_uid_offset - 1),
         ingress=ingress,
+        volumes=volumes,
         boot_deadline_s=_BOOT_DEADLINE_S[driver.accelerator],
     )
 

@@ -9,6 +9,7 @@ from space.host.process import ProcessRef, boot_id
 from space.layout import UID_RANGE_SIZE
 from space.model.ids import is_id
 from space.net.addresses import LAST_NUMBER
+from space.wire.agent import AgentVolume
 from space.wire.gateway import EgressOrder, SlotEntry
 from space.wire.worker import VmState
 
@@ -77,6 +78,7 @@ class Entry(pydantic.BaseModel):
     durable: bool = False
     egress: EgressOrder | None = None
     names: dict[str, str] = {}
+    volumes: list[AgentVolume] = []
     timings_ms: dict[str, float] = {}
     created_at: dt.datetime
 
@@ -94,3 +96,13 @@ class Spare(pydantic.BaseModel):
     template: str
     vm: VmRecord
     ready: bool = False
+
+
+class VolumeRecord(pydantic.BaseModel):
+    """A volume on this host: how much it may hold, and the user id of its server and of its files, by its offset."""
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    volume: Ident
+    uid_number: int = pydantic.Field(ge=0, lt=UID_RANGE_SIZE)
+    limit_bytes: int = pydantic.Field(ge=1)

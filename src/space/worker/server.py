@@ -31,7 +31,7 @@ from space.wire.worker import (
     WorkerInfo,
     error_line,
 )
-from space.worker import build_routes, trust
+from space.worker import build_routes, trust, volume_routes
 from space.worker.assembly import Worker
 from space.worker.fleet import Fleet
 from space.worker.shelf import default_shape
@@ -49,6 +49,7 @@ def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_
     _add_templates(app, worker, settings)
     _add_egress(app, worker)
     build_routes.add_routes(app, worker.builder)
+    volume_routes.add_routes(app, worker.host.volumes)
 
     @app.get("/v1/worker")
     async def info() -> WorkerInfo:

@@ -7,7 +7,7 @@ import time
 from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
 from space.host.tasks import together
-from space.model.errors import Unavailable
+from space.model.errors import SpaceError, Unavailable
 from space.telemetry import logger
 from space.vmm.driver import VmmError
 from space.wire.agent import FreezeReason, FreezeWish, ThawWish
@@ -35,7 +35,21 @@ async def resume(h: Holding) -> None:
     if h.entry.state != "paused" or h.entry.reason is not None or h.guest is None:
         raise h.not_now("resume")
     await go_on(h, h.guest, "pause")
+    await mount_again(h, h.guest)
     h.write(state="running", reason=None)
+
+
+async def mount_again(h: Holding, guest: GuestVm) -> None:
+    """Connect the volumes of a guest that a former worker, or nobody lately, looked after; logged where it fails.
+
+    Its requests wait until it is connected; the servers are looked after from then on.
+    """
+    if not h.entry.volumes or h.host.volumes.has(guest.record.vm):
+        return
+    try:
+        await guest.unless_dead(h.host.volumes.mount(guest.record.vm, guest.line, h.entry.volumes))
+    except (AgentError, AgentSilent, SpaceError, OSError) as error:
+        log.warning("volumes_not_mounted_again", sandbox=h.sandbox, error=str(error))
 
 
 async def freeze(h: Holding, guest: GuestVm, wish: FreezeWish) -> None:

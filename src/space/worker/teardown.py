@@ -10,12 +10,14 @@ from space.telemetry import logger
 from space.worker.janitor import sweep
 from space.worker.ledger import Ledger
 from space.worker.records import Entry, Spare
+from space.worker.volumes import end_servers
 
 log = logger()
 
 
 async def down(layout: Layout) -> None:
     """End all; idempotent. No worker of the instance may be running."""
+    await end_servers(layout)
     await sweep(layout, [], keep_frozen=None)
     await gateway_ns.remove(layout)
     ledger = Ledger(layout.ledger_dir, Entry)
