@@ -50,12 +50,6 @@ PACKETS = (
     change("only synthetic addresses reach the proxy", Rules(more=_ALL_TO_PROXY), by="A-01 D-08"),
     change("who wastes connections is muted", Rules(('comment "muted"',)), by="EGRESS-C1"),
     change("what is not redirected is refused aloud", Rules(('comment "refused"',)), by="D-08 A-01"),
-    change(
-        "who only wastes connections opens none for a while",
-        code(_NFT, '  iifname "sl*" ip saddr @muted {syn} counter reject with tcp reset comment "muted"\n', ""),
-        by="host/test_egress_floods.py::"
-        "test_who_makes_nothing_but_refused_handshakes_is_muted_for_a_while_and_nobody_else",
-    ),
     change("every resolver is ours", Rules(("th dport 53 redirect",)), by="D-07", deaf=True),
     change(
         "a link carries the packets of its slot",
