@@ -84,7 +84,7 @@ def test_every_finer_code_keeps_its_class_on_the_way() -> None:
     """A call that was overtaken, and whatever a worker refused so, was told to the caller as an internal error."""
     sources = (path.read_text() for path in (Path(__file__).parents[2] / "src").rglob("*.py"))
     used = {code for text in sources for code in re.findall(r'\bcode="(\w+)"', text)}
-    assert "overtaken" in used
+    assert "name_taken" in used
     for code in (*used, "sandbox_paused", "sandbox_suspending"):
         again = from_problem(code, "what to do")
         assert (type(again) is not SpaceError, again.slug) == (True, code)
