@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 
 from bench.client import Refused
 
-from space.wire.worker import SandboxFact, WorkerClient
+from space.wire.worker import SandboxFact
+from space.wire.worker_client import WorkerClient
 
 _WITHIN_S = 120.0
 

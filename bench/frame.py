@@ -30,7 +30,8 @@ from space.model.ids import TemplateDigest
 from space.model.sandbox import DEFAULT_VCPUS
 from space.vmm import tsc
 from space.vmm.qemu_command import Accelerator
-from space.wire.worker import WorkerClient, WorkerInfo
+from space.wire.worker import WorkerInfo
+from space.wire.worker_client import WorkerClient
 from space.worker.admission import OVERHEAD_MIB
 from space.worker.shelf import Shape
 

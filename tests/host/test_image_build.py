@@ -23,7 +23,7 @@ from space.image.ext4 import read_superblock
 from space.layout import Layout
 from space.model.errors import BuildFailed, InvalidArgument, NotFound, StorageFull
 from space.model.ids import TemplateDigest
-from space.wire.worker import BuildDone, BuildLog, BuildTemplate
+from space.wire.templates import BuildDone, BuildLog, BuildTemplate
 
 MIB = 1024**2
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from space.image import build
 from space.layout import Layout
-from space.wire.worker import BuildTemplate
+from space.wire.templates import BuildTemplate
 
 VMM = "qemu 7.2.22 tcg"
 

@@ -17,7 +17,7 @@ from tests.support.rows import DIGEST
 
 from space.wire.builds import BuildSteps, StepLine, StepLog, StepsDone, StepsFailed
 from space.wire.serving import bind_unix, server
-from space.wire.worker import TemplateModel
+from space.wire.templates import TemplateModel
 
 
 class Build:

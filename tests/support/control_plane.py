@@ -17,7 +17,7 @@ from space.model.ids import ProjectId
 from space.store import projects
 from space.store.db import Database
 from space.store.notices import Notices
-from space.wire.worker import WorkerClient
+from space.wire.worker_client import WorkerClient
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from space.model.ids import SandboxId, TemplateDigest, new_id
 from space.net.slot import TAP_MAC
 from space.vmm.driver import BootSpec, Driver, Vm
 from space.wire.agent import AgentInit
-from space.wire.worker import BuildDone, BuildTemplate
+from space.wire.templates import BuildDone, BuildTemplate
 
 CODE_DIR = Path(__file__).parents[2]
 LAYOUT = Layout(Path("/var/lib/space-test/vmm"), "vmts", 0x7000_0000 + 700 * 65536)

@@ -33,7 +33,8 @@ from space.model.sandbox import (
 )
 from space.model.template import DEFAULT_DISK_MIB, Template, TemplateKind
 from space.model.volume import MAX_MOUNTS, NAME
-from space.wire.worker import TemplateModel, UsageSample
+from space.wire.templates import TemplateModel
+from space.wire.worker import UsageSample
 
 _NO_NUL: JsonDict = {"type": "string", "pattern": "^[^\\x00]*$"}
 # What check_spec enforces, as far as JSON Schema can say it.

@@ -13,7 +13,7 @@ from space.api.sandboxes import project_of
 from space.control import template_names, templates
 from space.control.plane import Plane
 from space.model.errors import SpaceError
-from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate, error_line
+from space.wire.templates import BuildDone, BuildFailedLine, BuildLog, BuildTemplate, error_line
 
 NDJSON = "application/x-ndjson"
 

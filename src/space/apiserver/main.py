@@ -22,7 +22,7 @@ from space.store.db import connected
 from space.store.migrate import MigrationRefused, migrate
 from space.store.notices import Notices
 from space.wire.serving import bind_unix, server
-from space.wire.worker import WorkerClient
+from space.wire.worker_client import WorkerClient
 
 _GRACE_S = 10
 _DATABASE_S = 30

@@ -22,7 +22,7 @@ from space.proxy import edge, egress, envoy, ingress
 from space.settings import ApiSettings, GatewaySettings, HostSettings, RedactorSettings, WorkerSettings
 from space.store import db, embedded
 from space.wire.gateway import EGRESS_HTTP_PORT
-from space.wire.worker import WorkerClient
+from space.wire.worker_client import WorkerClient
 
 _WORKER_START_S = 900
 """The first start downloads a kernel, builds the guest's agent and finds out what KVM can do."""

@@ -25,7 +25,8 @@ from space.model.errors import Conflict, InvalidArgument, SpaceError
 from space.net import uplink
 from space.settings import HostSettings, host_settings
 from space.store import db, embedded
-from space.wire.worker import WorkerClient, WorkerInfo
+from space.wire.worker import WorkerInfo
+from space.wire.worker_client import WorkerClient
 from space.worker.ledger import Ledger
 from space.worker.records import Entry, Spare
 

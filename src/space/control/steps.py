@@ -29,15 +29,8 @@ from space.model.sandbox import Desired, Sandbox
 from space.store import operations, sandboxes
 from space.telemetry import logger
 from space.wire.agent import AgentVolume
-from space.wire.worker import (
-    ForkChild,
-    ForkResult,
-    ForkSandbox,
-    SandboxFact,
-    StartSandbox,
-    SuspendSandbox,
-    WorkerClient,
-)
+from space.wire.worker import ForkChild, ForkResult, ForkSandbox, SandboxFact, StartSandbox, SuspendSandbox
+from space.wire.worker_client import WorkerClient
 
 TRANSITION_DEADLINE_S = 120
 """A worker that has answered Unavailable to a suspend or restore for this long is asked how things stand, and that is

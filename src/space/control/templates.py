@@ -10,7 +10,7 @@ from space.model.template import Template, how_to_get
 from space.model.template_build import DEFAULT_TAG, read_reference, split_reference
 from space.store import templates
 from space.telemetry import logger
-from space.wire.worker import BuildDone, BuildFailedLine, BuildLog, BuildTemplate
+from space.wire.templates import BuildDone, BuildFailedLine, BuildLog, BuildTemplate
 
 
 async def build(

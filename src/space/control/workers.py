@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from space.model.errors import Unavailable
 from space.model.ids import WorkerId
-from space.wire.worker import WorkerClient
+from space.wire.worker_client import WorkerClient
 
 _NONE = "No worker answers; it may be restarting. Try again."
 

@@ -26,7 +26,7 @@ from space.layout import Layout
 from space.model.errors import InvalidArgument
 from space.model.ids import TemplateDigest, is_template_name
 from space.telemetry import logger
-from space.wire.worker import BuildDone, BuildLog, BuildTemplate, TemplateModel
+from space.wire.templates import BuildDone, BuildLog, BuildTemplate, TemplateModel
 
 log = logger()
 

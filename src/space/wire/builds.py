@@ -18,7 +18,8 @@ from space.model.build import Step, read_step
 from space.model.errors import NotFound, SpaceError, Unavailable
 from space.wire.gateway import EgressOrder
 from space.wire.problem import raise_for_problem
-from space.wire.worker import TemplateModel, WorkerClient, in_clear
+from space.wire.templates import TemplateModel
+from space.wire.worker_client import WorkerClient, in_clear
 
 UPLOAD_S = 3600
 MAX_FILES_BYTES = 4 * 1024**3

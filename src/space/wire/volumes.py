@@ -8,7 +8,7 @@ import httpx2
 import pydantic
 
 from space.model.errors import Unavailable
-from space.wire.worker import WorkerClient
+from space.wire.worker_client import WorkerClient
 
 CONTENT_S = 3600
 """How long the content of one file may take."""

@@ -33,7 +33,7 @@ from space.model.errors import BuildFailed, NotFound, SpaceError
 from space.model.ids import TemplateDigest
 from space.telemetry import logger
 from space.wire.builds import BuildSteps, FromImage, FromTemplate, Level, StepLine, StepsDone, StepsFailed, failed_line
-from space.wire.worker import TemplateModel
+from space.wire.templates import TemplateModel
 from space.worker import build_source, build_vm
 from space.worker.admission import Admission
 from space.worker.build_journal import Journal

@@ -14,11 +14,9 @@ from space.model.ids import SandboxId, TemplateDigest
 from space.settings import WorkerSettings
 from space.wire.gateway import AskAnswer, Authority, EgressOrder, SecretsOrder
 from space.wire.serving import answer_with_problems
+from space.wire.templates import BuildDone, BuildLog, BuildTemplate, TemplateModel, error_line
 from space.wire.worker import (
     Activity,
-    BuildDone,
-    BuildLog,
-    BuildTemplate,
     ForkResult,
     ForkSandbox,
     Order,
@@ -26,10 +24,8 @@ from space.wire.worker import (
     SnapshotSandbox,
     StartSandbox,
     SuspendSandbox,
-    TemplateModel,
     Usage,
     WorkerInfo,
-    error_line,
 )
 from space.worker import build_routes, trust, volume_routes
 from space.worker.assembly import Worker
