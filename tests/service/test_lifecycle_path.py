@@ -181,6 +181,32 @@ async def test_a_snapshot_that_was_asked_comes_before_the_pause_that_was_asked_a
     assert await looked_for(full), "its worker paused it, and the one wish is the snapshot"
 
 
+async def test_a_snapshot_that_is_asked_as_a_suspension_begins_is_taken_after_it(api: Api, running: Sandbox) -> None:
+    """The row that says that it has begun has the snapshot's generation, and nobody has looked for the snapshot."""
+    db = api.plane.db
+    async with db.transaction() as tx:
+        held = await wishes.wish(tx, running.id, Desired.SUSPENDED)
+    async with db.transaction() as tx:
+        row = await wishes.raise_generation(tx, running.id)
+        operation = await operations.insert(tx, row, OperationKind.SNAPSHOT, arguments={"memory": True})
+    assert operation is not None
+    begun = await sandboxes.move(db, held, Event.SUSPEND_BEGUN)
+    assert begun.generation == row.generation
+    moved = await sandboxes.move(db, begun, Event.SUSPENDED)
+    assert (moved.state, moved.settled) == (State.SUSPENDED, False)
+    assert not (await sandboxes.answer(db, moved, reason=None)).settled, "it is still to be taken"
+    await operations.finish(db, operation.id, "digest")
+    assert (await sandboxes.answer(db, moved, reason=None)).settled
+
+
+async def test_a_failure_leaves_no_snapshot_to_be_taken(api: Api, running: Sandbox) -> None:
+    db = api.plane.db
+    async with db.transaction() as tx:
+        row = await wishes.raise_generation(tx, running.id)
+        await operations.insert(tx, row, OperationKind.SNAPSHOT, arguments={"memory": True})
+    assert (await sandboxes.move(db, row, Event.FAILED, ending=Ending(refused={OperationKind.SNAPSHOT}))).settled
+
+
 def test_news_about_what_this_process_is_doing_is_no_news(api: Api, running: Sandbox) -> None:
     fact = SandboxFact(id=running.id, state="paused", epoch=2)
     assert not expected(api.plane, fact)

@@ -102,6 +102,17 @@ UPDATE operations
            AND {changed}.state NOT IN ({_texts(TRANSIENT)}))"""
 
 
+def before_asked_sql(sandbox: str, refused: str) -> str:
+    """Return SQL for the last generation of `sandbox` before the snapshots that are still to be taken; NULL for none.
+
+    Their wish shows in nothing but themselves. `refused`: kinds that end now.
+    """
+    return f"""
+(SELECT min(generation) - 1 FROM operations
+  WHERE sandbox_id = {sandbox} AND kind = '{OperationKind.SNAPSHOT}' AND status = 'running'
+    AND kind <> ALL({refused}::text[]))"""
+
+
 def _texts(values: Collection[str]) -> str:
     return ", ".join(f"'{value}'" for value in sorted(values))
 

@@ -104,19 +104,20 @@ UPDATE sandboxes SET lease_until = now() + make_interval(secs => $3)
 _RELEASE = f"""
 UPDATE sandboxes SET lease_owner = NULL, lease_until = NULL FROM {_UNSYNCED} WHERE id = $1 AND epoch = $2"""
 _PLACE = f"UPDATE sandboxes SET worker = $3 WHERE id = $1 AND epoch = $2 AND worker IS NULL RETURNING {COLUMNS}"
-# The lease is given back where the status then answers the wish that the row has by now. A deleted row keeps no secret
-# of its guest. Idle time counts from a start; so does a timeout whose last end has been spent on a suspension.
+# A snapshot that was asked shows in no status, so none answers it before it has been taken. The lease is given back
+# where the status then answers the wish that the row has by now. A deleted row keeps no secret of its guest.
+# Idle time counts from a start; so does a timeout whose last end has been spent on a suspension.
 _MOVE = f"""
 WITH moved AS (
     UPDATE sandboxes
-       SET state = $4, reason = $5, observed_generation = $6, timings_ms = coalesce($7, timings_ms), updated_at = now(),
-           last_event = last_event + 1,
+       SET state = $4, reason = $5, observed_generation = clock.observed, timings_ms = coalesce($7, timings_ms),
+           updated_at = now(), last_event = last_event + 1,
            desired = CASE WHEN generation = $8 THEN coalesce($9, desired) ELSE desired END,
            started_at = CASE WHEN $4 = 'running' THEN coalesce(started_at, now()) ELSE started_at END,
            env = CASE WHEN $4 = 'deleted' THEN '{{}}'::jsonb ELSE env END,
            agent_token = CASE WHEN $4 = 'deleted' THEN '' ELSE agent_token END,
-           lease_owner = CASE WHEN $6 < generation THEN lease_owner END,
-           lease_until = CASE WHEN $6 < generation THEN lease_until END,
+           lease_owner = CASE WHEN clock.observed < generation THEN lease_owner END,
+           lease_until = CASE WHEN clock.observed < generation THEN lease_until END,
            last_active_at = CASE WHEN $10 IN ('started', 'restored') THEN clock.steady ELSE last_active_at END,
            idle_at = CASE WHEN idle_timeout_s IS NULL THEN NULL
                           WHEN $10 IN ('started', 'restored') THEN clock.steady + make_interval(secs => idle_timeout_s)
@@ -127,7 +128,8 @@ WITH moved AS (
                              WHEN $10 = 'restored' OR timeout_restarts AND $10 IN ('started', 'resumed')
                                  THEN coalesce(expires_at, clock.steady + {term("desired_reason")})
                              ELSE expires_at END
-      FROM (SELECT coalesce($11::timestamptz, now()) AS steady) AS clock
+      FROM (SELECT coalesce($11::timestamptz, now()) AS steady,
+                   least($6::bigint, {operations.before_asked_sql("$1", "$13")}) AS observed) AS clock
      WHERE id = $1 AND epoch = $2 AND state = $3
     RETURNING {COLUMNS}),
 told AS ({events.append_sql("moved", "$10", "$3", "$5")}),
@@ -136,10 +138,11 @@ SELECT * FROM moved"""
 _ANSWER = f"""
 WITH answered AS (
     UPDATE sandboxes
-       SET observed_generation = $4, updated_at = now(), reason = $6,
+       SET observed_generation = answers.observed, updated_at = now(), reason = $6,
            desired = CASE WHEN generation = $4 THEN coalesce($5, desired) ELSE desired END,
-           lease_owner = CASE WHEN $4 < generation THEN lease_owner END,
-           lease_until = CASE WHEN $4 < generation THEN lease_until END
+           lease_owner = CASE WHEN answers.observed < generation THEN lease_owner END,
+           lease_until = CASE WHEN answers.observed < generation THEN lease_until END
+      FROM (SELECT least($4::bigint, {operations.before_asked_sql("$1", "$8")}) AS observed) AS answers
      WHERE id = $1 AND epoch = $2 AND state = $3
     RETURNING {COLUMNS}),
 ended AS ({operations.ending_sql("answered", "$4", 7)})
