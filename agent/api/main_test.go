@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -45,6 +46,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	closeInherited()
+	// A shell in the background has SIGINT ignored, and so would every command here.
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	dir, err := os.MkdirTemp("", "agent-test-")
 	must(err)
 	os.Chmod(dir, 0o755)
