@@ -95,6 +95,18 @@ async def ended(api: Api, build: Json) -> Json:
     return found
 
 
+async def test_a_build_waits_for_a_worker_that_is_being_restarted(api: Api, worker: BuildWorker) -> None:
+    """A worker's restart takes less than anybody who is told to try again needs for that."""
+    link = api.plane.workers.links[0]
+    link.connected = False
+    made = await begun(api)
+    assert (await status(api, made))["status"] == "building"
+    assert worker.builds.empty()
+    link.connected = True
+    (await worker.next()).succeed(OTHER)
+    assert (await ended(api, made))["status"] == "ready"
+
+
 async def test_a_build_runs_and_its_name_stands_for_what_it_made(api: Api, worker: BuildWorker) -> None:
     made = await begun(api, "app:v1")
     assert made["tags"] == ["v1"]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import time
 
 import pydantic
 
@@ -34,6 +35,9 @@ from space.wire.gateway import EgressOrder
 LEASE_S = 10.0
 _RENEW_S = 2.0
 _FLUSH_S = 0.2
+_WORKER_S, _RETRY_S = 30.0, 0.2
+"""How long a build waits for a worker that is just being restarted, and how often it looks."""
+
 _MAX_TEXT = 4000
 
 
@@ -81,15 +85,25 @@ async def _hold(plane: Plane, build: TemplateBuild) -> StepsDone | StepsFailed:
 
 
 async def _work(plane: Plane, build: TemplateBuild, log: "_Log") -> StepsDone | StepsFailed:
-    client = plane.workers.client(build.worker or plane.workers.place())
     order = await _order(plane, build)
-    async with contextlib.aclosing(BuildsClient(client).build(order)) as lines:
-        async for line in lines:
-            if isinstance(line, StepLog):
-                log.add(line)
-            elif isinstance(line, StepsDone | StepsFailed):
-                return line
-    raise Unavailable("The worker went away during the build. Build again; finished steps are kept.")
+    give_up_at = time.monotonic() + _WORKER_S
+    while True:
+        begun = False
+        try:
+            client = plane.workers.client(build.worker or plane.workers.place())
+            async with contextlib.aclosing(BuildsClient(client).build(order)) as lines:
+                async for line in lines:
+                    begun = True
+                    if isinstance(line, StepLog):
+                        log.add(line)
+                    elif isinstance(line, StepsDone | StepsFailed):
+                        return line
+        except Unavailable:
+            if begun or time.monotonic() > give_up_at:
+                raise
+            await asyncio.sleep(_RETRY_S)
+        else:
+            raise Unavailable("The worker went away during the build. Build again; finished steps are kept.")
 
 
 async def _order(plane: Plane, build: TemplateBuild) -> BuildSteps:
