@@ -75,11 +75,39 @@ async def ask(
     (a suspended one cannot be paused; overtaken by a later call), what the worker refused it with (NoCapacity and
     StorageFull leave it as it was), and Unavailable where the worker does not answer: it will be done then.
     """
-    # who waits is told of nothing before what came of it is synced, and this with it
-    async with plane.db.transaction(synced=not wait) as tx:
+    if wait:
+        wished = await wish_to_wait_for(plane, project, sandbox, kind, memory=memory)
+        return await fulfilled(plane, wished), wished.operation
+    async with plane.db.transaction() as tx:
         row = await locked(tx, project, sandbox)
-        wished = await wish(plane, tx, row, kind, memory=memory, hold=wait)
-    return (await fulfilled(plane, wished) if wait else wished.row), wished.operation
+        wished = await wish(plane, tx, row, kind, memory=memory, hold=False)
+    return wished.row, wished.operation
+
+
+async def wish_to_wait_for(
+    plane: Plane,
+    project: ProjectId,
+    sandbox: SandboxId,
+    kind: OperationKind,
+    *,
+    memory: bool = True,
+    reason: str | None = None,
+) -> Wished:
+    """Write a wish that the caller is to have `fulfilled`: the plain case in one statement, any other under a lock.
+
+    It is not synced: who waits is told of nothing before what came of it is, and this with it. Raises as `locked` and
+    `wish` do.
+    """
+    ident = OperationId(new_id())
+    plain = await wishes.wish_plain(
+        plane.db, project, sandbox, WISHED[kind], reason=reason, memory=memory, now=plane.clock.now(),
+        lease=plane.lease, begins=(ident, kind),
+    )  # fmt: skip
+    if plain is not None:
+        return Wished(plain, operations.begun(ident, kind, plain), held=True)
+    async with plane.db.transaction(synced=False) as tx:
+        row = await locked(tx, project, sandbox)
+        return await wish(plane, tx, row, kind, memory=memory, reason=reason)
 
 
 async def wish(
@@ -183,9 +211,7 @@ async def wake(plane: Plane, row: Sandbox) -> Sandbox:
 
     Its timeout, idle timeout and what they do stay as they are. Raises what keeps it from running.
     """
-    async with plane.db.transaction(synced=False) as tx:
-        fresh = await locked(tx, row.project, row.id)
-        wished = await wish(plane, tx, fresh, OperationKind.RESUME, memory=True, reason=sandboxes.WOKEN)
+    wished = await wish_to_wait_for(plane, row.project, row.id, OperationKind.RESUME, reason=sandboxes.WOKEN)
     return await fulfilled(plane, wished, within_s=WAKE_S)
 
 

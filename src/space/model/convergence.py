@@ -126,6 +126,18 @@ def answers(desired: Desired, event: Event, state: State) -> bool:
     return state is State.FAILED or str(state) == str(desired) or desired in _ANSWERED_BY.get(event, ())
 
 
+PLAIN: dict[OperationKind, frozenset[State]] = {
+    OperationKind.PAUSE: frozenset({State.RUNNING}),
+    OperationKind.RESUME: frozenset({State.PAUSED, State.SUSPENDED}),
+    OperationKind.RESTORE: frozenset({State.PAUSED, State.SUSPENDED}),
+    OperationKind.SUSPEND: frozenset({State.RUNNING, State.PAUSED}),
+}
+"""From which states a call is plain, on a row whose status answers its wish.
+
+It is not so already, nothing refuses it, and there is nothing under way to join: it only has to be wished.
+"""
+
+
 SATISFIES: dict[State, frozenset[OperationKind]] = {
     State.RUNNING: frozenset({OperationKind.CREATE, OperationKind.FORK, OperationKind.RESUME, OperationKind.RESTORE}),
     State.PAUSED: frozenset({OperationKind.PAUSE}),

@@ -91,18 +91,18 @@ ended AS ({operations.ending_sql("given_up", "given_up.generation", 4)})
 SELECT * FROM given_up"""
 # A lease need not survive the database's loss of power: nobody holds one then. What comes of it is synced, and it with
 # that. The setting holds for the transaction, which is the statement's own.
-_UNSYNCED = "(SELECT set_config('synchronous_commit', 'off', true)) AS unsynced"
+UNSYNCED = "(SELECT set_config('synchronous_commit', 'off', true)) AS unsynced"
 _ACQUIRE = f"""
 UPDATE sandboxes SET lease_owner = $2, lease_until = now() + make_interval(secs => $3), epoch = epoch + 1
-  FROM {_UNSYNCED}
+  FROM {UNSYNCED}
  WHERE id = $1 AND {FREE} AND {_LAGS}
 RETURNING {COLUMNS}"""
 _RENEW = f"""
 UPDATE sandboxes SET lease_until = now() + make_interval(secs => $3)
-  FROM unnest($1::text[], $2::bigint[]) AS held (id, epoch), {_UNSYNCED}
+  FROM unnest($1::text[], $2::bigint[]) AS held (id, epoch), {UNSYNCED}
  WHERE sandboxes.id = held.id AND sandboxes.epoch = held.epoch AND lease_owner IS NOT NULL"""
 _RELEASE = f"""
-UPDATE sandboxes SET lease_owner = NULL, lease_until = NULL FROM {_UNSYNCED} WHERE id = $1 AND epoch = $2"""
+UPDATE sandboxes SET lease_owner = NULL, lease_until = NULL FROM {UNSYNCED} WHERE id = $1 AND epoch = $2"""
 _PLACE = f"UPDATE sandboxes SET worker = $3 WHERE id = $1 AND epoch = $2 AND worker IS NULL RETURNING {COLUMNS}"
 # A snapshot that was asked shows in no status, so none answers it before it has been taken. The lease is given back
 # where the status then answers the wish that the row has by now. A deleted row keeps no secret of its guest.

@@ -4,16 +4,21 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
-from space.model.ids import OperationId, SandboxId
+from space.model.convergence import PLAIN
+from space.model.ids import OperationId, ProjectId, SandboxId
 from space.model.operation import OperationKind
 from space.model.sandbox import Deadlines, Desired, Sandbox
 from space.store import operations
 from space.store.db import Queries
-from space.store.sandboxes import COLUMNS, FREE, TIMEOUT, Lease, sandbox_of, term
+from space.store.sandboxes import COLUMNS, FREE, TIMEOUT, UNSYNCED, Lease, sandbox_of, term
 
 _HOLDS = f"($6::text IS NOT NULL AND {FREE})"
-# A timeout that has fired is spent; whoever asks for the sandbox after it gets the whole of it anew.
-_WISH = f"""
+
+
+def _wish_sql(which: str, beside: str = "") -> str:
+    """Return SQL that writes a wish into the row `which` says; `beside` is what else there is to select from."""
+    # A timeout that has fired is spent; whoever asks for the sandbox after it gets the whole of it anew.
+    return f"""
 WITH wished AS (
     UPDATE sandboxes
        SET desired = $2, desired_reason = $3, suspend_memory = $4, generation = generation + 1, updated_at = now(),
@@ -23,11 +28,21 @@ WITH wished AS (
            last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s),
            expires_at = CASE WHEN desired_reason = '{TIMEOUT}' AND $2 <> 'suspended'
                              THEN clock.steady + {term("$3::text")} ELSE expires_at END
-      FROM (SELECT coalesce($5::timestamptz, now()) AS steady) AS clock
-     WHERE id = $1
+      FROM (SELECT coalesce($5::timestamptz, now()) AS steady) AS clock{beside}
+     WHERE id = $1{which}
     RETURNING {COLUMNS}),
 begun AS ({operations.begin_sql("wished", "$8::text", "$9")})
 SELECT * FROM wished"""
+
+
+_WISH = _wish_sql("")
+# What model/convergence.py: PLAIN says. Whoever waits for the row while another writes it is compared with what that
+# one has left, so that of two at once only the first finds it plain.
+_WISH_PLAIN = _wish_sql(
+    f""" AND project_id = $10 AND state = ANY($11::text[]) AND observed_generation >= generation
+       AND desired <> 'deleted' AND {FREE}""",
+    f", {UNSYNCED}",
+)
 _RAISE = f"""
 UPDATE sandboxes SET generation = generation + 1, updated_at = now(),
        last_active_at = clock.steady, idle_at = clock.steady + make_interval(secs => idle_timeout_s)
@@ -88,6 +103,30 @@ async def wish(
     row = await tx.fetchrow(_WISH, sandbox, desired, reason, memory, now, owner, ttl_s, ident, kind)
     assert row is not None
     return sandbox_of(row)
+
+
+async def wish_plain(
+    db: Queries,
+    project: ProjectId,
+    sandbox: SandboxId,
+    desired: Desired,
+    *,
+    reason: str | None,
+    memory: bool,
+    now: datetime.datetime,
+    lease: Lease,
+    begins: tuple[OperationId, OperationKind],
+) -> Sandbox | None:
+    """Do what `wish` does where that is plain for the kind it begins and the lease is free; None where it is not.
+
+    It is a transaction of its own, and not synced.
+    """
+    ident, kind = begins
+    row = await db.fetchrow(
+        _WISH_PLAIN, sandbox, desired, reason, memory, now, lease.owner, lease.ttl_s, ident, kind, project,
+        [str(state) for state in PLAIN[kind]],
+    )  # fmt: skip
+    return None if row is None else sandbox_of(row)
 
 
 async def raise_generation(tx: Queries, sandbox: SandboxId, now: datetime.datetime | None = None) -> Sandbox:
