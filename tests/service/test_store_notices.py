@@ -8,8 +8,9 @@ import asyncpg
 import pytest
 from tests.support.rows import insert_sandbox, insert_template
 
-from space.model.lifecycle import Event
+from space.model.lifecycle import Event, State
 from space.model.operation import OperationKind
+from space.model.sandbox import Desired
 from space.store import operations, projects, sandboxes, wishes
 from space.store.db import Database
 from space.store.notices import Channel, Notices
@@ -39,12 +40,27 @@ async def next_of(queue: "asyncio.Queue[tuple[Channel, str | None]]") -> tuple[C
         return await queue.get()
 
 
+_END = (Channel.KEY, "the end")
+
+
+async def tell_end(db: Database) -> None:
+    """Tell something that comes after everything so far."""
+    await db.execute("SELECT pg_notify($1, $2)", *map(str, _END))
+
+
+async def told_no_more(db: Database, queue: "asyncio.Queue[tuple[Channel, str | None]]") -> None:
+    """Check that nothing has been told that was not looked at."""
+    await tell_end(db)
+    assert await next_of(queue) == _END
+
+
 async def test_each_change_of_state_tells_the_id(db: Database) -> None:
     project = await projects.ensure(db, "p")
     await insert_template(db, project)
     async with told_by(db) as (_, queue):
         made = await insert_sandbox(db, project)
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
+        assert await next_of(queue) == (Channel.LAGGING, made.id)
         async with db.transaction() as tx:
             await operations.insert(tx, made, OperationKind.CREATE)
             await sandboxes.move(tx, made, Event.STARTED, ending=Ending(satisfied=(OperationKind.CREATE,)))
@@ -64,7 +80,46 @@ async def test_a_lease_tells_nobody(db: Database) -> None:
         await sandboxes.release(db, held)
         await wishes.ask_delete(db, made.id)
         assert await next_of(queue) == (Channel.SANDBOX, made.id)
-        assert queue.empty()
+        assert await next_of(queue) == (Channel.LAGGING, made.id)
+        await told_no_more(db, queue)
+
+
+async def test_who_carries_lagging_rows_on_is_told_of_those_that_nobody_holds(db: Database) -> None:
+    project = await projects.ensure(db, "p")
+    await insert_template(db, project)
+    row = await insert_sandbox(db, project, state=State.RUNNING)
+
+    async def told(queue: "asyncio.Queue[tuple[Channel, str | None]]") -> bool:
+        """Tell whether the changes since the last call were told there."""
+        await tell_end(db)
+        found = []
+        while (next_one := await next_of(queue)) != _END:
+            found.append(next_one)
+        assert (Channel.SANDBOX, row.id) in found, "everybody else is told of all"
+        return (Channel.LAGGING, row.id) in found
+
+    async with told_by(db) as (_, queue):
+        held = await wishes.wish(db, row.id, Desired.SUSPENDED, lease=sandboxes.Lease("me", 60))
+        assert not await told(queue), "its writer does it"
+        begun = await sandboxes.move(db, held, Event.SUSPEND_BEGUN)
+        assert not await told(queue)
+        await wishes.wish(db, row.id, Desired.RUNNING)
+        assert not await told(queue), "who holds it will see it"
+        await sandboxes.move(db, begun, Event.SUSPENDED)
+        assert not await told(queue)
+        await db.execute("UPDATE sandboxes SET lease_until = now() - interval '1 s'")
+        await wishes.raise_generation(db, row.id)
+        assert await told(queue), "who held it is gone"
+        await db.execute("UPDATE sandboxes SET lease_owner = NULL, lease_until = NULL, desired = 'suspended'")
+        lagging = await sandboxes.get(db, row.id)
+        assert lagging is not None
+        await sandboxes.answer(db, lagging, reason=None)
+        settled = await sandboxes.get(db, row.id)
+        assert settled is not None
+        await sandboxes.move(db, settled, Event.RESTORE_BEGUN)
+        assert await told(queue), "the watch has found it out, and leaves it to others"
+        await wishes.wish(db, row.id, Desired.RUNNING)
+        assert await told(queue), "nobody waits for it"
 
 
 async def test_what_is_rolled_back_was_never_told(db: Database) -> None:
@@ -77,8 +132,8 @@ async def test_what_is_rolled_back_was_never_told(db: Database) -> None:
             with pytest.raises(asyncpg.DivisionByZeroError):
                 await tx.execute("SELECT 1/0")  # the transaction is void from here on
         await wishes.ask_delete(db, made.id)
-        await next_of(queue)
-        assert queue.empty()
+        assert [await next_of(queue) for _ in range(2)] == [(Channel.SANDBOX, made.id), (Channel.LAGGING, made.id)]
+        await told_no_more(db, queue)
 
 
 async def test_after_a_broken_connection_anything_may_have_changed(db: Database) -> None:

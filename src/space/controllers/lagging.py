@@ -40,11 +40,8 @@ async def reconcile_lagging(plane: Plane) -> None:
             busy.discard(sandbox)
             woken.set()
 
-    def wake(told: str | None) -> None:
-        if told not in plane.held:  # who holds it sees a new wish with its next move of the row
-            woken.set()
-
-    with plane.notices.listening(Channel.SANDBOX, wake):
+    # who holds a row sees a new wish with its next move of it, so nobody need be told of that
+    with plane.notices.listening(Channel.LAGGING, lambda _: woken.set()):
         async with asyncio.TaskGroup() as group:
             while True:
                 woken.clear()

@@ -22,6 +22,9 @@ class Channel(enum.StrEnum):
     """The kinds of rows that tell."""
 
     SANDBOX = "space_sandbox"
+    LAGGING = "space_lagging"
+    """A sandbox's id, where its status has come to lag behind the wish and nobody holds it."""
+
     OPERATION = "space_operation"
     KEY = "space_key"
     BUILD = "space_build"

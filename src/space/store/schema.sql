@@ -257,6 +257,8 @@ CREATE TABLE operations (
     CONSTRAINT operations_idempotency UNIQUE (project_id, idempotency_key)
 );
 CREATE INDEX operations_sandbox ON operations (sandbox_id);
+-- each move of a sandbox looks for these; those that have ended become many
+CREATE INDEX operations_running ON operations (sandbox_id) WHERE status = 'running';
 
 -- Listeners are told which row changed and read it themselves.
 CREATE FUNCTION notify_id() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -270,6 +272,16 @@ CREATE TRIGGER sandboxes_inserted AFTER INSERT ON sandboxes
 CREATE TRIGGER sandboxes_changed AFTER UPDATE ON sandboxes
     FOR EACH ROW WHEN (OLD.state <> NEW.state OR OLD.generation <> NEW.generation)
     EXECUTE FUNCTION notify_id('space_sandbox');
+-- The controller is told of rows that lag and that nobody holds, not of each change.
+CREATE TRIGGER sandboxes_lag_inserted AFTER INSERT ON sandboxes
+    FOR EACH ROW WHEN (NEW.lease_owner IS NULL) EXECUTE FUNCTION notify_id('space_lagging');
+CREATE TRIGGER sandboxes_lag AFTER UPDATE ON sandboxes
+    FOR EACH ROW WHEN (
+        (OLD.state <> NEW.state OR OLD.generation <> NEW.generation)
+        AND (NEW.lease_until IS NULL OR NEW.lease_until < now())
+        AND (NEW.observed_generation < NEW.generation
+             OR NEW.state IN ('creating', 'suspending', 'restoring', 'deleting')))
+    EXECUTE FUNCTION notify_id('space_lagging');
 CREATE TRIGGER operations_changed AFTER UPDATE ON operations
     FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION notify_id('space_operation');
 CREATE TRIGGER api_keys_changed AFTER UPDATE ON api_keys
