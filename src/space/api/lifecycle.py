@@ -5,7 +5,7 @@ And `/v1/snapshots`, what comes of the last of these.
 
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from space.api.body import documented, read_json
@@ -21,6 +21,7 @@ from space.api.models import (
     SuspendSandbox,
     TakeSnapshot,
 )
+from space.api.quick_route import QuickRoute
 from space.api.sandboxes import Wait, accepted, checked_id, project_of
 from space.control import forks, lifecycle, snapshots
 from space.control.plane import Plane
@@ -53,6 +54,8 @@ def add_routes(app: FastAPI, plane: Plane) -> None:
 
 
 def _add_verbs(app: FastAPI, plane: Plane) -> None:
+    quick = APIRouter(route_class=QuickRoute)
+
     async def ask(
         request: Request, sandbox_id: str, kind: OperationKind, wait: str, *, memory: bool = True
     ) -> Response:
@@ -62,19 +65,19 @@ def _add_verbs(app: FastAPI, plane: Plane) -> None:
         )
         if operation is not None and not waiting:
             return accepted(operation)
-        return JSONResponse(SandboxModel.of(row, plane.clock).model_dump(mode="json"))
+        return Response(SandboxModel.of(row, plane.clock).model_dump_json(), media_type="application/json")
 
-    @app.post(f"{_BASE}/pause", tags=["sandboxes"], response_model=SandboxModel, responses=_ACCEPTED)
+    @quick.post(f"{_BASE}/pause", tags=["sandboxes"], response_model=SandboxModel, responses=_ACCEPTED)
     async def pause_sandbox(request: Request, sandbox_id: str, wait: Wait = "1") -> Response:
         """Stop its vCPUs; memory stays, streams stay open. Fine for one that is paused."""
         return await ask(request, sandbox_id, OperationKind.PAUSE, wait)
 
-    @app.post(f"{_BASE}/resume", tags=["sandboxes"], response_model=SandboxModel, responses=_ACCEPTED)
+    @quick.post(f"{_BASE}/resume", tags=["sandboxes"], response_model=SandboxModel, responses=_ACCEPTED)
     async def resume_sandbox(request: Request, sandbox_id: str, wait: Wait = "1") -> Response:
         """Let a paused one go on, or restore a suspended one. Fine for one that runs."""
         return await ask(request, sandbox_id, OperationKind.RESUME, wait)
 
-    @app.post(
+    @quick.post(
         f"{_BASE}/suspend",
         tags=["sandboxes"],
         response_model=SandboxModel,
@@ -86,13 +89,15 @@ def _add_verbs(app: FastAPI, plane: Plane) -> None:
         body = await read_json(request, SuspendSandbox)
         return await ask(request, sandbox_id, OperationKind.SUSPEND, wait, memory=body.memory)
 
-    @app.post(f"{_BASE}/restore", tags=["sandboxes"], response_model=SandboxModel, responses=_ACCEPTED)
+    @quick.post(f"{_BASE}/restore", tags=["sandboxes"], response_model=SandboxModel, responses=_ACCEPTED)
     async def restore_sandbox(request: Request, sandbox_id: str, wait: Wait = "1") -> Response:
         """Bring a suspended one back where it was, or let a paused one go on. Fine for one that runs.
 
         Without room for it the answer is 503 `no_capacity`, and it stays suspended.
         """
         return await ask(request, sandbox_id, OperationKind.RESTORE, wait)
+
+    app.include_router(quick)
 
 
 def _add_copies(app: FastAPI, plane: Plane) -> None:
