@@ -53,6 +53,13 @@ async def test_prepared_twice_is_prepared_once(layout: Layout) -> None:
     assert layout.disk_area.stat().st_dev != layout.memory_area.stat().st_dev
 
 
+async def test_what_a_guest_writes_sets_little_room_apart(layout: Layout) -> None:
+    """Else btrfs writes a busy guest's memory back all the time (docs/decisions/0034)."""
+    await _prepare(layout)
+    told = (await run("btrfs", "inspect-internal", "dump-super", str(layout.data_dir / "mem.img"))).stdout
+    assert [line.split()[1] for line in told.splitlines() if line.startswith("nodesize")] == ["4096"]
+
+
 async def test_folders_can_be_passed_but_not_listed(layout: Layout) -> None:
     await _prepare(layout)
     for folder in (layout.disk_area, layout.disk_area / "vms", layout.templates_dir, layout.memory_area / "vms"):

@@ -25,6 +25,9 @@ __all__ = ["RESERVE_BYTES", "free_bytes", "has_room", "prepare", "release"]
 
 GIB = 1024**3
 _MEMORY_IMAGE = "mem.img"
+_MEMORY_NODE_BYTES = 4096
+"""btrfs sets room apart by it for each page that a guest has written, and writes memory back where that is too much
+(docs/decisions/0034)."""
 MIN_DISK_GIB, MAX_DEFAULT_DISK_GIB = 4, 64
 _SHARE_PERCENT = 60
 """Of what is free: how much both images together take where nobody says otherwise; the rest is for cache and database,
@@ -39,7 +42,8 @@ def _disk_image(layout: Layout) -> Image:
 
 def _memory_image(layout: Layout) -> Image:
     options = "noatime,nodiscard,nodatacow"
-    return Image(layout.data_dir / _MEMORY_IMAGE, layout.memory_area, f"space-{layout.instance}-mem", options)
+    label = f"space-{layout.instance}-mem"
+    return Image(layout.data_dir / _MEMORY_IMAGE, layout.memory_area, label, options, _MEMORY_NODE_BYTES)
 
 
 def memory_image_bytes(memory_gib: int) -> int:

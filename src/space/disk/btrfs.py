@@ -26,12 +26,13 @@ _SLACK_BYTES = 1024**2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Image:
-    """An image file, where it is mounted, and what marks it as this instance's."""
+    """An image file, where it is mounted, and what marks it as this instance's. `node_bytes`: a block of its trees."""
 
     path: Path
     mount_point: Path
     label: str
     options: str
+    node_bytes: int = 16384
 
 
 async def ensure(image: Image, size_bytes: int) -> None:
@@ -63,6 +64,7 @@ async def _make(image: Image, size_bytes: int) -> None:
         # data fills to the end could then neither write metadata nor, therefore, delete
         await run(
             "mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "dup", "--data", "single",
+            "--nodesize", str(image.node_bytes),
             "--label", image.label, str(fresh),
             timeout_s=120,
         )  # fmt: skip

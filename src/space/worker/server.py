@@ -17,17 +17,11 @@ from space.wire.serving import answer_with_problems
 from space.wire.templates import BuildDone, BuildLog, BuildTemplate, TemplateModel, error_line
 from space.wire.worker import (
     Activity,
-    ForkResult,
-    ForkSandbox,
-    Order,
     SandboxFact,
-    SnapshotSandbox,
-    StartSandbox,
-    SuspendSandbox,
     Usage,
     WorkerInfo,
 )
-from space.worker import build_routes, trust, volume_routes
+from space.worker import build_routes, order_routes, trust, volume_routes
 from space.worker.assembly import Worker
 from space.worker.fleet import Fleet
 from space.worker.shelf import default_shape
@@ -41,9 +35,10 @@ def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     answer_with_problems(app)
     _add_sandboxes(app, worker.fleet)
-    _add_orders(app, worker.fleet)
+    _add_uses(app, worker.fleet)
     _add_templates(app, worker, settings)
     _add_egress(app, worker)
+    order_routes.add_routes(app, worker.fleet)
     build_routes.add_routes(app, worker.builder)
     volume_routes.add_routes(app, worker.host.volumes)
 
@@ -64,10 +59,6 @@ def create_app(worker: Worker, settings: WorkerSettings, worker_id: str, worker_
 
 
 def _add_sandboxes(app: FastAPI, fleet: Fleet) -> None:
-    @app.put("/v1/sandboxes/{sandbox}")
-    async def start(sandbox: Id, wish: StartSandbox) -> SandboxFact:
-        return await fleet.start(SandboxId(sandbox), wish)
-
     @app.get("/v1/sandboxes")
     async def sandboxes() -> list[SandboxFact]:
         return fleet.told()
@@ -86,31 +77,7 @@ def _add_sandboxes(app: FastAPI, fleet: Fleet) -> None:
         return StreamingResponse(lines(), media_type=NDJSON)
 
 
-def _add_orders(app: FastAPI, fleet: Fleet) -> None:
-    @app.post("/v1/sandboxes/{sandbox}/pause")
-    async def pause(sandbox: Id, wish: Order) -> SandboxFact:
-        return await fleet.pause(SandboxId(sandbox), wish.epoch)
-
-    @app.post("/v1/sandboxes/{sandbox}/resume")
-    async def resume(sandbox: Id, wish: Order) -> SandboxFact:
-        return await fleet.resume(SandboxId(sandbox), wish.epoch)
-
-    @app.post("/v1/sandboxes/{sandbox}/suspend")
-    async def suspend(sandbox: Id, wish: SuspendSandbox) -> SandboxFact:
-        return await fleet.suspend(SandboxId(sandbox), wish)
-
-    @app.post("/v1/sandboxes/{sandbox}/restore")
-    async def restore(sandbox: Id, wish: StartSandbox) -> SandboxFact:
-        return await fleet.restore(SandboxId(sandbox), wish)
-
-    @app.post("/v1/sandboxes/{sandbox}/fork")
-    async def fork(sandbox: Id, wish: ForkSandbox) -> list[ForkResult]:
-        return await fleet.fork(SandboxId(sandbox), wish)
-
-    @app.post("/v1/sandboxes/{sandbox}/snapshots")
-    async def snapshot(sandbox: Id, wish: SnapshotSandbox) -> TemplateModel:
-        return TemplateModel.of(await fleet.snapshot(SandboxId(sandbox), wish))
-
+def _add_uses(app: FastAPI, fleet: Fleet) -> None:
     @app.get("/v1/sandboxes/{sandbox}/activity")
     async def activity(sandbox: Id) -> Activity:
         return await fleet.activity(SandboxId(sandbox))
