@@ -1,5 +1,6 @@
 """The gateway process: who may reach its sockets, what it decides, and how it ends."""
 
+import asyncio
 import os
 import signal
 import stat
@@ -141,10 +142,22 @@ async def test_the_watch_beats_and_its_end_is_news(gateway: tuple[Layout, Watche
     assert await _beats_until_gone(layout, process, signal.SIGKILL) == 2
 
 
-async def test_it_ends_soon_after_sigterm_with_a_watch_open(gateway: tuple[Layout, Watched]) -> None:
+async def test_it_ends_soon_after_sigterm_with_streams_open(gateway: tuple[Layout, Watched]) -> None:
     layout, process = gateway
-    assert await _beats_until_gone(layout, process, signal.SIGTERM) >= 2
-    assert await process.wait() == 0
+
+    async def read_events() -> None:
+        client = GatewayClient(layout.gateway_control_sock)
+        try:
+            with pytest.raises(Unavailable):
+                _ = [event async for event in client.events()]
+        finally:
+            await client.close()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(read_events())
+        assert await _beats_until_gone(layout, process, signal.SIGTERM) == 2
+        assert await process.wait() == 0
+    assert "Traceback" not in (layout.data_dir / "gateway.log").read_text()
 
 
 async def test_it_starts_over_the_sockets_of_a_killed_one(gateway: tuple[Layout, Watched]) -> None:

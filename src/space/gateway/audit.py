@@ -53,6 +53,7 @@ class Audit:
         self._size = size
         self._last = self._dropped = 0
         self._grew = asyncio.Event()
+        self._closed = False
         self._allowances: dict[SandboxId, _Allowance] = {}
 
     def note(self, kind: str, sandbox: SandboxId, **facts: object) -> int:
@@ -92,12 +93,20 @@ class Audit:
         self._ring.append((self._last, json.dumps(event, separators=(",", ":")).encode() + b"\n"))
         if len(self._ring) > self._size:
             self._dropped = self._ring.popleft()[0]
-        grew, self._grew = self._grew, asyncio.Event()
-        grew.set()
+        self._wake()
         return self._last
 
+    def _wake(self) -> None:
+        grew, self._grew = self._grew, asyncio.Event()
+        grew.set()
+
+    def close(self) -> None:
+        """End every reader's stream once it has what there is, so that the server can stop."""
+        self._closed = True
+        self._wake()
+
     async def since(self, boot: str, after: int) -> AsyncGenerator[bytes]:
-        """Yield the lines of events after number `after` of process `boot` (another's: from the oldest), for ever.
+        """Yield the lines of events after number `after` of process `boot` (another's: from the oldest) until `close`.
 
         Where events fell out of the ring before they were read, a `gap` says how many.
         """
@@ -111,6 +120,8 @@ class Audit:
             if fresh:
                 at = fresh[0][0]
                 yield b"".join(line for _, line in reversed(fresh))
+            elif self._closed:
+                return
             else:
                 await grew.wait()
 

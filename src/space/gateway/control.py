@@ -141,6 +141,8 @@ async def serve(path: Path, parts: Parts, stop: asyncio.Event) -> None:
 
     async def end() -> None:
         await stop.wait()
+        parts.orders.close()
+        parts.audit.close()
         serving.should_exit = True
 
     with bind_unix(path, mode=0o600) as listener:

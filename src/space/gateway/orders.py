@@ -48,6 +48,11 @@ class Orders:
         if number in self._open:
             self._open[number].set()
 
+    def close(self) -> None:
+        """End the watch, so that the server can stop."""
+        if self._watch is not None:
+            self._watch.put_nowait(None)
+
     async def watch(self) -> AsyncGenerator[str]:
         """Yield lines for the worker, at least one a second. A newer watch ends this one."""
         mine: asyncio.Queue[str | None] = asyncio.Queue()
