@@ -12,23 +12,19 @@ next (adopt.py).
 
 import asyncio
 import collections
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from space.disk import area
 from space.disk.frozen import Frozen, Manifest
 from space.guest import agent
 from space.guest.agent import AgentError, AgentSilent
-from space.host.command import CommandError
 from space.host.room import check_room
 from space.host.tasks import first
 from space.image.catalog import TemplateFiles
 from space.model.errors import Conflict, InvalidArgument, SandboxFailed, SpaceError, Stale, Unavailable
 from space.model.ids import SandboxId
 from space.telemetry import logger
-from space.vmm.driver import VmmError, VmStatus
 from space.wire.agent import FreezeReason
 from space.wire.gateway import EgressOrder
 from space.wire.worker import Activity, SandboxFact, UsageSample
@@ -39,18 +35,10 @@ from space.worker.host import Host
 from space.worker.records import Entry
 from space.worker.stock import Stock
 from space.worker.usage import UsageLog
+from space.worker.watch import Watch
 
 log = logger()
 T = TypeVar("T")
-_ROOM_POLL_S = 1.0
-_LAST_WORD_S = 2.0
-_PING_EVERY_S = 5.0
-_MISSED_PINGS = 3
-"""So many in a row, each given seconds: a busy host is slow to answer, a hung VMM never does."""
-_REACH_EVERY_S, _REACH_PATIENCE_S = 10.0, 15.0
-"""How often a guest's network is tried, and how long it may take: three repeats of a lost packet."""
-_UNREACHED = 2
-"""After so many failures in a row its connections are ended."""
 _FIRST_WRITES_BYTES = 64 * 1024**2
 """A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
@@ -69,6 +57,7 @@ class Machine:
 
     def __init__(self, host: Host, stock: Stock, entry: Entry, changed: Callable[[Entry], None]) -> None:
         self._has = Holding(host, stock, entry, changed)
+        self._watch = Watch(self._has)
         self._orders: collections.deque[_Order] = collections.deque()
         self._ordered = asyncio.Event()
         self._delete_asked = asyncio.Event()
@@ -250,12 +239,18 @@ class Machine:
 
     async def _live(self) -> None:
         while not self._delete_asked.is_set():
-            reason = await first(self._until_ordered(), self._until_dead(), self._until_delete_asked())
+            reason = await first(self._obey_all(), self._watch.until_dead(), self._until_delete_asked())
             if reason is not None:
                 await self._fail(SandboxFailed(f"The VM ended: {reason}."))
-            elif self._orders:
-                await first(self._obey(self._orders.popleft()), self._until_delete_asked())
         await self._finish()
+
+    async def _obey_all(self) -> None:
+        """Carry out orders, for as long as it has the VM that it has now."""
+        guest = self._has.guest
+        while self._has.guest is guest:
+            await self._ordered.wait()
+            with self._watch.aside():
+                await self._obey(self._orders.popleft())
 
     async def _obey(self, order: _Order) -> None:
         if not self._orders:
@@ -278,90 +273,8 @@ class Machine:
             if not order.outcome.done():
                 order.outcome.set_exception(Conflict("The sandbox was deleted.", code="sandbox_deleted"))
 
-    async def _until_ordered(self) -> None:
-        await self._ordered.wait()
-
     async def _until_delete_asked(self) -> None:
         await self._delete_asked.wait()
-
-    async def _until_dead(self) -> str:
-        """Return why the VM ended; for ever where there is none. Meanwhile tends one whose disk is full."""
-        if self._has.guest is None:
-            await asyncio.Event().wait()
-        assert self._has.guest is not None
-        vm = self._has.guest.vm
-
-        hung = False
-
-        async def ended() -> str:
-            reason = (await vm.wait()).reason
-            return "the VMM stopped answering and was killed" if hung else reason
-
-        async def kill() -> str:
-            nonlocal hung
-            hung = True
-            await vm.kill()
-            return await ended()
-
-        async def tend() -> str:
-            status = VmStatus.RUNNING
-            while (status := await vm.next_status(status)) is not VmStatus.GONE:
-                await self._follow(status)
-            try:
-                async with asyncio.timeout(_LAST_WORD_S):
-                    return await ended()
-            except TimeoutError:
-                return await kill()
-
-        async def silent() -> str:
-            missed = 0
-            while missed < _MISSED_PINGS:
-                await asyncio.sleep(_PING_EVERY_S)
-                try:
-                    await vm.ping()
-                    missed = 0
-                except VmmError:
-                    missed += 1
-            return await kill()
-
-        return await first(ended(), tend(), silent(), self._mind_its_network())
-
-    async def _mind_its_network(self) -> NoReturn:
-        """End the connections to a guest that takes none any more (its network device is down), again and again.
-
-        TCP would let a request hang for a quarter of an hour, and a stream for ever. New ones are refused at once.
-        """
-        assert self._has.guest is not None
-        guest, missed = self._has.guest, 0
-        while True:
-            await asyncio.sleep(_REACH_EVERY_S)
-            if self.entry.state != "running":
-                continue
-            missed = 0 if await guest.is_reachable(_REACH_PATIENCE_S) else missed + 1
-            if missed < _UNREACHED:
-                continue
-            if missed == _UNREACHED:
-                log.warning("sandbox_unreachable", sandbox=self.sandbox)
-            try:
-                await guest.cut_off()
-            except (CommandError, OSError) as error:  # tried again; it is no reason to end the VM
-                log.warning("connections_not_ended", sandbox=self.sandbox, error=str(error))
-
-    async def _follow(self, status: VmStatus) -> None:
-        """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""
-        if status not in (VmStatus.DISK_FULL, VmStatus.DISK_ERROR) or self._has.guest is None:
-            return
-        vm = self._has.guest.vm
-        self._has.write(state="paused", reason=str(status))
-        log.warning("sandbox_paused", sandbox=self.sandbox, reason=str(status))
-        while vm.status is status:
-            await asyncio.sleep(_ROOM_POLL_S)
-            if area.has_room(self._has.host.layout):
-                with contextlib.suppress(VmmError):
-                    await vm.resume()
-                    break
-        self._has.write(state="running", reason=None)
-        log.info("sandbox_resumed", sandbox=self.sandbox)
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
