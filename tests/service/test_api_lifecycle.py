@@ -86,6 +86,16 @@ async def test_what_cannot_be_is_refused_with_why(
     assert ("retry-after" in answer.headers) == (code in ("sandbox_busy", "unavailable"))
 
 
+async def test_what_a_query_says_is_read(impatient: Api) -> None:
+    """A request without one goes a shorter way."""
+    made = await insert_sandbox(impatient.plane.db, impatient.project, state=State.RUNNING)
+    for verb in ("pause", "resume", "suspend", "restore"):
+        refused = await impatient.http.post(f"/v1/sandboxes/{made.id}/{verb}?wait=later")
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_argument")
+        assert "wait: must be '0', '1', 'true' or 'false'" in refused.json()["detail"]
+    assert (await impatient.http.post(f"/v1/sandboxes/{made.id}/pause?wait=0")).status_code == 202
+
+
 async def test_a_wish_without_a_worker_is_recorded_and_joined(impatient: Api) -> None:
     made = await insert_sandbox(impatient.plane.db, impatient.project, state=State.SUSPENDED, worker="away")
     accepted = [(await impatient.http.post(f"/v1/sandboxes/{made.id}/resume?wait=0")).json() for _ in range(3)]
