@@ -29,7 +29,7 @@ from space.wire.agent import FreezeReason
 from space.wire.gateway import EgressOrder
 from space.wire.worker import Activity, SandboxFact, UsageSample
 from space.worker import starting, stopping, storing
-from space.worker.guest_vm import Died, Identity
+from space.worker.guest_vm import Died, GuestVm, Identity
 from space.worker.holding import Holding
 from space.worker.host import Host
 from space.worker.records import Entry
@@ -239,14 +239,14 @@ class Machine:
 
     async def _live(self) -> None:
         while not self._delete_asked.is_set():
-            reason = await first(self._obey_all(), self._watch.until_dead(), self._until_delete_asked())
+            guest = self._has.guest
+            reason = await first(self._obey_all(guest), self._watch.until_dead(guest), self._until_delete_asked())
             if reason is not None:
                 await self._fail(SandboxFailed(f"The VM ended: {reason}."))
         await self._finish()
 
-    async def _obey_all(self) -> None:
-        """Carry out orders, for as long as it has the VM that it has now."""
-        guest = self._has.guest
+    async def _obey_all(self, guest: GuestVm | None) -> None:
+        """Carry out orders, for as long as this is its VM."""
         while self._has.guest is guest:
             await self._ordered.wait()
             with self._watch.aside():

@@ -13,7 +13,7 @@ from space.disk import area
 from space.host.command import CommandError
 from space.host.tasks import first
 from space.telemetry import logger
-from space.vmm.driver import VmmError, VmStatus
+from space.vmm.driver import Vm, VmmError, VmStatus
 from space.worker.guest_vm import GuestVm
 from space.worker.holding import Holding
 
@@ -49,14 +49,15 @@ class Watch:
             self._orders += 1
             self._free.set()
 
-    async def until_dead(self) -> str:
-        """Return why the VM ended; for ever where there is none, or another by then."""
-        guest = self._has.guest
-        if guest is None:
+    async def until_dead(self, guest: GuestVm | None) -> str:
+        """Return why the sandbox's VM ended; for ever where there is none, or it has another by then."""
+        if guest is None or not guest.started:  # an order that came at once has ended it already
             await asyncio.Event().wait()
         assert guest is not None
-        self._hung = False
-        return await first(self._ended(guest), self._tend(guest), self._ping(guest), self._mind_network(guest))
+        self._hung, vm = False, guest.vm
+        return await first(
+            self._ended(guest, vm), self._tend(guest, vm), self._ping(guest, vm), self._mind_network(guest)
+        )
 
     async def _turn(self, guest: GuestVm) -> None:
         """Wait until no order is carried out; for ever once this is not the sandbox's VM any more."""
@@ -68,58 +69,58 @@ class Watch:
     def _alone_since(self, orders: int) -> bool:
         return self._free.is_set() and self._orders == orders
 
-    async def _ended(self, guest: GuestVm) -> str:
-        reason = (await guest.vm.wait()).reason
+    async def _ended(self, guest: GuestVm, vm: Vm) -> str:
+        reason = (await vm.wait()).reason
         await self._turn(guest)
         return "the VMM stopped answering and was killed" if self._hung else reason
 
-    async def _kill(self, guest: GuestVm) -> str:
+    async def _kill(self, guest: GuestVm, vm: Vm) -> str:
         self._hung = True
-        await guest.vm.kill()
-        return await self._ended(guest)
+        await vm.kill()
+        return await self._ended(guest, vm)
 
-    async def _tend(self, guest: GuestVm) -> str:
+    async def _tend(self, guest: GuestVm, vm: Vm) -> str:
         status = VmStatus.RUNNING
-        while (status := await guest.vm.next_status(status)) is not VmStatus.GONE:
+        while (status := await vm.next_status(status)) is not VmStatus.GONE:
             await self._turn(guest)
-            if guest.vm.status is status:
-                await self._follow(guest, status)
+            if vm.status is status:
+                await self._follow(guest, vm, status)
         await self._turn(guest)
         try:
             async with asyncio.timeout(_LAST_WORD_S):
-                return await self._ended(guest)
+                return await self._ended(guest, vm)
         except TimeoutError:
-            return await self._kill(guest)
+            return await self._kill(guest, vm)
 
-    async def _follow(self, guest: GuestVm, status: VmStatus) -> None:
+    async def _follow(self, guest: GuestVm, vm: Vm, status: VmStatus) -> None:
         """Report a VM whose disk writes fail on the host as paused, and continue it when there is room again."""
         if status not in (VmStatus.DISK_FULL, VmStatus.DISK_ERROR):
             return
         self._has.write(state="paused", reason=str(status))
         log.warning("sandbox_paused", sandbox=self._has.sandbox, reason=str(status))
-        while guest.vm.status is status:
+        while vm.status is status:
             await asyncio.sleep(_ROOM_POLL_S)
             await self._turn(guest)
             if area.has_room(self._has.host.layout):
                 with contextlib.suppress(VmmError):
-                    await guest.vm.resume()
+                    await vm.resume()
                     break
         await self._turn(guest)
         self._has.write(state="running", reason=None)
         log.info("sandbox_resumed", sandbox=self._has.sandbox)
 
-    async def _ping(self, guest: GuestVm) -> str:
+    async def _ping(self, guest: GuestVm, vm: Vm) -> str:
         missed = 0
         while missed < _MISSED_PINGS:
             await asyncio.sleep(_PING_EVERY_S)
             await self._turn(guest)
             orders = self._orders
             try:
-                await guest.vm.ping()
+                await vm.ping()
                 missed = 0
             except VmmError:
                 missed = missed + 1 if self._alone_since(orders) else 0
-        return await self._kill(guest)
+        return await self._kill(guest, vm)
 
     async def _mind_network(self, guest: GuestVm) -> NoReturn:
         """End the connections to a guest that takes none any more (its network device is down), again and again.
