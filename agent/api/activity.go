@@ -41,5 +41,5 @@ func (in *Internal) activity(w http.ResponseWriter, _ *http.Request, _ string) e
 
 // connections counts those from outside to ports other than the agent's.
 func (in *Internal) connections() (int, error) {
-	return sockets.Inbound(in.peer, append(in.public.ports(), int(in.port.Load()))...)
+	return sockets.Inbound(in.peer, append(in.public.ports(), int(in.port.Load()), int(in.orders.Load()))...)
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"space/agent/hook"
@@ -18,11 +19,15 @@ type Internal struct {
 	guest    *quiesce.Guest
 	hooks    *hook.Runner
 	peer     net.IP
-	port     atomic.Int64
+	port     atomic.Int64 // of the requests
+	orders   atomic.Int64 // of the orders
 	shutdown func()
 	usage    *usage.Meter
 	volumes  *mount.Table
 	routes   []route
+
+	mu      sync.Mutex
+	servers []*http.Server // of the requests
 }
 
 // NewInternal makes the handler for the worker, which has the address peer.
@@ -32,8 +37,6 @@ func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer 
 	in.routes = []route{
 		{"GET", "/health", in.health},
 		{"POST", "/init", in.init},
-		{"POST", "/freeze", in.freeze},
-		{"POST", "/thaw", in.thaw},
 		{"POST", "/ready", in.ready},
 		{"POST", "/warm", in.warm},
 		{"GET", "/activity", in.activity},
@@ -48,7 +51,7 @@ func NewInternal(public *Public, guest *quiesce.Guest, hooks *hook.Runner, peer 
 // Serve answers the peer, until the listener is closed.
 func (in *Internal) Serve(l net.Listener) error {
 	in.port.Store(int64(l.Addr().(*net.TCPAddr).Port))
-	return newServer(in).Serve(peerListener{l, in.peer})
+	return in.serverOf(in).Serve(peerListener{l, in.peer})
 }
 
 func (in *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -11,13 +11,9 @@ import (
 	"space/agent/hook"
 	"space/agent/identity"
 	"space/agent/mount"
-	"space/agent/quiesce"
 )
 
-const (
-	defaultHookTimeoutS = 10
-	defaultLimitS       = 30
-)
+const defaultHookTimeoutS = 10
 
 // occasion is why /init is called, and what follows from that.
 type occasion struct {
@@ -95,69 +91,6 @@ func (in *Internal) init(w http.ResponseWriter, r *http.Request, _ string) error
 		"version": in.public.version, "boot_id": strings.TrimSpace(string(boot)),
 		"warnings": append([]string{}, warnings...), "init_ms": milliseconds(time.Since(began)),
 	})
-}
-
-type freezeRequest struct {
-	Reason       string   `json:"reason"`
-	HookTimeoutS *float64 `json:"hook_timeout_s"`
-	Sync         bool     `json:"sync"`
-	FSFreeze     bool     `json:"fsfreeze"`
-	LimitS       *float64 `json:"limit_s"`
-}
-
-func (in *Internal) freeze(w http.ResponseWriter, r *http.Request, _ string) error {
-	var body freezeRequest
-	if err := readJSON(w, r, &body); err != nil {
-		return err
-	}
-	switch body.Reason {
-	case "suspend", "snapshot", "fork", "pause":
-	default:
-		return fault.Invalid("reason", "must be suspend, snapshot, fork or pause")
-	}
-	hookTimeout, err := patience("hook_timeout_s", body.HookTimeoutS, defaultHookTimeoutS)
-	if err != nil {
-		return err
-	}
-	limit, err := patience("limit_s", body.LimitS, defaultLimitS)
-	if err != nil {
-		return err
-	}
-	if limit == 0 {
-		return fault.Invalid("limit_s", "must be more than 0")
-	}
-	report, err := in.guest.Freeze(r.Context(), quiesce.Wish{
-		Reason: body.Reason, HookTimeout: hookTimeout, Sync: body.Sync, FSFreeze: body.FSFreeze, Limit: limit,
-	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, map[string]any{
-		"frozen": report.Frozen, "hook": report.Hook, "freeze_ms": milliseconds(report.Took),
-	})
-}
-
-type thawRequest struct {
-	Reason     string `json:"reason"`
-	TimeUnixNS int64  `json:"time_unix_ns"`
-	Entropy    []byte `json:"entropy"`
-}
-
-// thaw undoes a freeze on the same machine, also where there was none. A machine
-// that stood still is told the time, before programs can read it. The reason is
-// for whoever reads along.
-func (in *Internal) thaw(w http.ResponseWriter, r *http.Request, _ string) error {
-	var body thawRequest
-	if err := readJSON(w, r, &body); err != nil {
-		return err
-	}
-	if err := in.public.identity.Refresh(body.TimeUnixNS, body.Entropy); err != nil {
-		return err
-	}
-	if err := in.guest.Thaw(false); err != nil {
-		return thawFault(err)
-	}
-	return writeJSON(w, http.StatusOK, map[string]any{"frozen": in.guest.Frozen()})
 }
 
 func thawFault(err error) error {

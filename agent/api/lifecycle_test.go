@@ -24,18 +24,15 @@ func (a *agent) needsFreezer() {
 	}
 }
 
-func (a *agent) freeze(body map[string]any) map[string]any {
+// freeze orders a freeze with these fields and returns what it answers.
+func (a *agent) freeze(fields string) answer {
 	a.Helper()
-	r := a.do("POST", a.internal+"/freeze", body)
-	if r.status != 200 {
-		a.Fatal(r)
-	}
-	return r.object()
+	return a.order("freeze " + fields).done(a)
 }
 
 func (a *agent) thaw() {
 	a.Helper()
-	if r := a.do("POST", a.internal+"/thaw", map[string]any{"reason": "snapshot"}); r.status != 200 || r.object()["frozen"] != false {
+	if r := a.order("thaw reason=snapshot").done(a); r["frozen"] != "0" {
 		a.Fatal(r)
 	}
 }
@@ -91,8 +88,8 @@ func TestFreezeAndResume(t *testing.T) {
 	a.needsFreezer()
 	stream, size := a.counter()
 	for _, reason := range []string{"suspend", "snapshot", "fork", "pause"} {
-		answer := a.freeze(map[string]any{"reason": reason})
-		if answer["frozen"] != true || answer["hook"].(map[string]any)["ran"] != false {
+		answer := a.freeze("reason=" + reason)
+		if answer["frozen"] != "1" || answer["hook"] != "" {
 			t.Fatal(answer)
 		}
 		health := a.do("GET", a.internal+"/health", nil).object()
@@ -100,7 +97,7 @@ func TestFreezeAndResume(t *testing.T) {
 			t.Fatal(health)
 		}
 		a.stands(size)
-		if again := a.freeze(map[string]any{"reason": reason}); again["frozen"] != true {
+		if again := a.freeze("reason=" + reason); again["frozen"] != "1" {
 			t.Fatal(again)
 		}
 		a.stands(size)
@@ -122,7 +119,7 @@ func TestThawIsRepeatable(t *testing.T) {
 	a.needsFreezer()
 	_, size := a.counter()
 	a.thaw()
-	a.freeze(map[string]any{"reason": "suspend", "sync": true})
+	a.freeze("reason=suspend sync=1")
 	a.stands(size)
 	a.thaw()
 	a.thaw()
@@ -133,17 +130,15 @@ func TestThawValidates(t *testing.T) {
 	a := newAgent(t)
 	a.needsFreezer()
 	_, size := a.counter()
-	a.freeze(map[string]any{"reason": "pause"})
-	for field, bad := range map[string]any{"time_unix_ns": -1, "entropy": "AAAA"} {
-		if detail := a.refused(a.do("POST", a.internal+"/thaw", map[string]any{field: bad}), 422, "invalid_argument"); !strings.Contains(detail, field) {
-			t.Error(detail)
+	a.freeze("reason=pause")
+	for _, bad := range []string{"time_unix_ns=-1", "entropy=AAAA", "entropy=" + seed[1:]} {
+		field, _, _ := strings.Cut(bad, "=")
+		if r := a.order("thaw " + bad); r.status != 422 || r.code != "invalid_argument" || !strings.HasPrefix(r.detail, field) {
+			t.Error(bad, r)
 		}
 	}
 	a.stands(size)
-	r := a.do("POST", a.internal+"/thaw", map[string]any{"reason": "pause", "time_unix_ns": 1700000000000000000, "entropy": seed})
-	if r.status != 200 {
-		t.Fatal(r)
-	}
+	a.order("thaw reason=pause time_unix_ns=1700000000000000000 entropy=" + seed).done(a)
 	a.runs(size)
 }
 
@@ -152,7 +147,7 @@ func TestInitBeforeUserCode(t *testing.T) {
 	a := newAgent(t)
 	a.needsFreezer()
 	_, size := a.counter()
-	a.freeze(map[string]any{"reason": "suspend"})
+	a.freeze("reason=suspend")
 	a.init(map[string]any{"reason": "restore", "thaw": false, "sandbox_id": "sbx_new"})
 	a.stands(size)
 	if id := a.do("GET", "/v1/health", nil).object()["sandbox_id"]; id != "sbx_new" {
@@ -170,30 +165,28 @@ func TestFreezeEndsByItself(t *testing.T) {
 	a := newAgent(t)
 	a.needsFreezer()
 	_, size := a.counter()
-	a.freeze(map[string]any{"reason": "snapshot", "limit_s": 0.2})
+	a.freeze("reason=snapshot limit_ms=200")
 	a.runs(size)
 	// And not a later one by an earlier one's limit.
-	a.freeze(map[string]any{"reason": "snapshot", "limit_s": 0.2})
-	a.freeze(map[string]any{"reason": "snapshot", "limit_s": 60})
+	a.freeze("reason=snapshot limit_ms=200")
+	a.freeze("reason=snapshot limit_ms=60000")
 	time.Sleep(300 * time.Millisecond)
 	a.stands(size)
 }
 
 func TestFreezeValidates(t *testing.T) {
 	a := newAgent(t)
-	for field, bad := range map[string][]any{
-		"reason": {"", "boot", nil, 5}, "hook_timeout_s": {-1, "x", 1e9}, "limit_s": {0, -1, 1e300},
-	} {
-		for _, value := range bad {
-			body := map[string]any{"reason": "suspend", field: value}
-			if detail := a.refused(a.do("POST", a.internal+"/freeze", body), 422, "invalid_argument"); !strings.Contains(detail, field) {
-				t.Error(detail)
-			}
-		}
+	if r := a.order("freeze reason=boot"); r.status != 422 || r.code != "invalid_argument" || !strings.HasPrefix(r.detail, "reason") {
+		t.Error(r)
 	}
-	a.refused(a.do("POST", a.internal+"/freeze", map[string]any{"reason": "snapshot", "fsfreeze": true}), 409, "no_fsfreeze")
+	if r := a.order("freeze reason=snapshot fsfreeze=1"); r.status != 409 || r.code != "no_fsfreeze" {
+		t.Error(r)
+	}
 	body := map[string]any{"sandbox_id": "s", "hostname": "h", "time_unix_ns": 1, "entropy": seed, "reason": "whim"}
 	a.refused(a.do("POST", a.internal+"/init", body), 422, "invalid_argument")
+	for _, path := range []string{"/freeze", "/thaw"} { // there is one way to do it
+		a.refused(a.do("POST", a.internal+path, map[string]any{"reason": "pause"}), 404, "not_found")
+	}
 }
 
 // A disk-only snapshot: what programs wrote is on the disk, whoever writes
@@ -223,14 +216,14 @@ func TestFileSystemFreeze(t *testing.T) {
 		"limit": func() {},
 	}
 	for name, wake := range end {
-		limit := 60.0
+		limit := 60000
 		if name == "limit" {
-			limit = 0.4
+			limit = 400
 		}
 		if status := <-upload("before-" + name); status != 201 {
 			t.Fatal(status)
 		}
-		a.freeze(map[string]any{"reason": "snapshot", "fsfreeze": true, "limit_s": limit})
+		a.freeze(fmt.Sprintf("reason=snapshot fsfreeze=1 limit_ms=%d", limit))
 		during := upload("during-" + name)
 		hangs(during)
 		if r := a.do("GET", "/v1/files?user=root&path="+filepath.Join(point, "before-"+name), nil); string(r.body) != "content" {
@@ -265,28 +258,27 @@ func TestHooks(t *testing.T) {
 	a := newAgent(t)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	for name, c := range map[string]struct {
-		script, tail string
-		status       any
-		timedOut     bool
-		timeout      float64
+		script, tail, status string
+		timedOut             bool
+		timeoutMS            int
 	}{
-		"works":   {"#!/bin/sh\necho \"$SPACE_REASON as $(id -u)\"", "suspend as 0\n", 0.0, false, 10},
-		"fails":   {"#!/bin/sh\necho err >&2; exit 3", "err\n", 3.0, false, 10},
-		"hangs":   {"#!/bin/sh\necho begun; echo $$ > " + pidFile + "; sleep 100", "begun\n", nil, true, 0.3},
-		"no time": {"#!/bin/sh\necho ran", "", nil, false, 0},
-		"chatty":  {"#!/bin/sh\nyes | head -c 100000; echo end", "", 0.0, false, 10},
+		"works":   {"#!/bin/sh\necho \"$SPACE_REASON as $(id -u)\"", "suspend as 0\n", "0", false, 10000},
+		"fails":   {"#!/bin/sh\necho err >&2; exit 3", "err\n", "3", false, 10000},
+		"hangs":   {"#!/bin/sh\necho begun; echo $$ > " + pidFile + "; sleep 100", "begun\n", "-", true, 300},
+		"no time": {"#!/bin/sh\necho ran", "", "", false, 0},
+		"chatty":  {"#!/bin/sh\nyes | head -c 100000; echo end", "", "0", false, 10000},
 	} {
 		a.script("pre-suspend", c.script)
 		began := time.Now()
-		hook := a.freeze(map[string]any{"reason": "suspend", "hook_timeout_s": c.timeout})["hook"].(map[string]any)
-		if again := a.freeze(map[string]any{"reason": "suspend"}); again["frozen"] == true && again["hook"].(map[string]any)["ran"] != false {
+		told := a.freeze(fmt.Sprintf("reason=suspend hook_timeout_ms=%d", c.timeoutMS))
+		if again := a.freeze("reason=suspend"); again["frozen"] == "1" && again["hook"] != "" {
 			t.Errorf("%s: a hook ran in a frozen sandbox: %v", name, again)
 		}
 		a.thaw()
-		if hook["ran"] != (c.timeout > 0) || hook["status"] != c.status || hook["timed_out"] != c.timedOut {
-			t.Errorf("%s: %v", name, hook)
+		if (told["hook"] == "1") != (c.timeoutMS > 0) || told["status"] != c.status || (told["timed_out"] == "1") != c.timedOut {
+			t.Errorf("%s: %v", name, told)
 		}
-		tail := hook["output_tail"].(string)
+		tail := told["output"]
 		if name == "chatty" {
 			if len(tail) > 2048 || !strings.HasSuffix(tail, "y\nend\n") {
 				t.Errorf("%s: %d bytes", name, len(tail))
@@ -304,13 +296,13 @@ func TestHooks(t *testing.T) {
 	must(err)
 	a.eventually("the hook that hung is gone", func() bool { return !alive(pid) })
 	a.script("pre-suspend", "not a program")
-	if hook := a.freeze(map[string]any{"reason": "suspend"})["hook"].(map[string]any); hook["ran"] != true || hook["output_tail"] == "" {
-		t.Error(hook)
+	if told := a.freeze("reason=suspend"); told["hook"] != "1" || told["output"] == "" {
+		t.Error(told)
 	}
 	a.thaw()
 	must(os.Chmod(filepath.Join(a.hooks, "pre-suspend"), 0o644))
-	if hook := a.freeze(map[string]any{"reason": "suspend"})["hook"].(map[string]any); hook["ran"] != false {
-		t.Error(hook)
+	if told := a.freeze("reason=suspend"); told["hook"] != "" {
+		t.Error(told)
 	}
 	if r := a.do("GET", "/v1/commands", nil).object()["commands"].([]any); len(r) != 0 {
 		t.Error("hooks are listed as commands:", r)
@@ -354,7 +346,7 @@ func TestForkChildIsAnother(t *testing.T) {
 	must(err)
 	defer idle.Close()
 	a.do("GET", "/health", nil) // the idle one has been accepted before this was
-	a.freeze(map[string]any{"reason": "fork"})
+	a.freeze("reason=fork")
 	a.init(map[string]any{"reason": "fork", "sandbox_id": "sbx_child", "access_token": "child"})
 	idle.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := idle.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
@@ -375,7 +367,7 @@ func TestForkChildIsAnother(t *testing.T) {
 	// A pause is no such thing.
 	kept := a.output(stream.id, "")
 	kept.next()
-	a.freeze(map[string]any{"reason": "pause"})
+	a.freeze("reason=pause")
 	a.init(map[string]any{"reason": "resume", "access_token": "child"})
 	a.do("DELETE", "/v1/commands/"+stream.id, nil)
 	if res := kept.rest(6); res.exit == nil {
@@ -407,13 +399,13 @@ func TestCommandsWaitForTheThaw(t *testing.T) {
 		return done
 	}
 	there := func(name string) bool { _, err := os.Stat(filepath.Join(marks, name)); return err == nil }
-	a.freeze(map[string]any{"reason": "pause"})
+	a.freeze("reason=pause")
 	done := ask("paused")
 	a.init(map[string]any{"reason": "resume"})
 	if err := <-done; err != nil || !there("paused") {
 		t.Fatal(err)
 	}
-	a.freeze(map[string]any{"reason": "fork"})
+	a.freeze("reason=fork")
 	done = ask("forked")
 	a.init(map[string]any{"reason": "fork"})
 	<-done
@@ -507,6 +499,6 @@ func TestWarmUpBeforeInit(t *testing.T) {
 func TestNoWarmUpWhileFrozen(t *testing.T) {
 	a := newAgent(t)
 	a.needsFreezer()
-	a.freeze(map[string]any{"reason": "suspend"})
+	a.freeze("reason=suspend")
 	a.refused(a.do("POST", a.internal+"/warm", nil), 409, "frozen")
 }

@@ -111,6 +111,7 @@ type agent struct {
 	hooks    string // folder of the hooks
 	url      string
 	internal string
+	orders   string // address of the listener for orders
 	token    string
 	client   *http.Client
 }
@@ -141,9 +142,11 @@ func agentOn(t testing.TB, root *freezer.FileSystem) *agent {
 	a.public = NewPublic("test", id, table)
 	a.public.keepalive = time.Hour // nothing may depend on its flush
 	a.inner = NewInternal(a.public, guest, hooks, worker, func() {})
-	public, private := listen(t), listen(t)
+	public, private, ordered := listen(t), listen(t), listen(t)
 	go a.public.Serve(public)
 	go a.inner.Serve(private)
+	go a.inner.ServeOrders(ordered)
+	a.orders = ordered.Addr().String()
 	a.url, a.internal = "http://"+public.Addr().String(), "http://"+private.Addr().String()
 	transport := &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: worker}}).DialContext}
 	a.client = &http.Client{Transport: transport}
@@ -155,6 +158,7 @@ func agentOn(t testing.TB, root *freezer.FileSystem) *agent {
 		transport.CloseIdleConnections()
 		public.Close()
 		private.Close()
+		ordered.Close()
 		if group.Available() {
 			removeGroup(t, a.group)
 		}

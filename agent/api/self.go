@@ -24,18 +24,8 @@ type self struct {
 
 // connectSelf begins to serve one end of a pair and returns the other.
 func (p *Public) connectSelf() (*self, error) {
-	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	client, server, err := connectedPair()
 	if err != nil {
-		return nil, err
-	}
-	client, err := socketConn(pair[0])
-	if err != nil {
-		syscall.Close(pair[1])
-		return nil, err
-	}
-	server, err := socketConn(pair[1])
-	if err != nil {
-		client.Close()
 		return nil, err
 	}
 	l := &pairListener{Conn: server, closed: make(chan struct{})}
@@ -65,6 +55,23 @@ func (s *self) ask(method, path string, body []byte) (http.Header, error) {
 func (s *self) close() {
 	s.conn.Close()
 	close(s.served.closed)
+}
+
+// connectedPair returns the two ends of a connection that nobody else can have.
+func connectedPair() (one, other net.Conn, err error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if one, err = socketConn(pair[0]); err != nil {
+		syscall.Close(pair[1])
+		return nil, nil, err
+	}
+	if other, err = socketConn(pair[1]); err != nil {
+		one.Close()
+		return nil, nil, err
+	}
+	return one, other, nil
 }
 
 // socketConn owns fd even on error.

@@ -1,14 +1,16 @@
 package api
 
 import (
-	"context"
+	"bufio"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"space/agent/fault"
-	"space/agent/quiesce"
+	"space/agent/orders"
 )
 
 // warmCommandS is how long one command may take. Some milliseconds are usual, a
@@ -53,8 +55,8 @@ func (in *Internal) warm(w http.ResponseWriter, r *http.Request, _ string) error
 	if err != nil {
 		return fault.New(http.StatusServiceUnavailable, "cannot_warm", "the agent could not talk to itself: %v", err).Because(err)
 	}
-	if err := in.rehearse(r.Context()); err != nil {
-		return err
+	if err := in.rehearse(); err != nil {
+		return fault.New(http.StatusServiceUnavailable, "cannot_warm", "the agent could not order itself about: %v", err).Because(err)
 	}
 	debug.FreeOSMemory()
 	return writeJSON(w, http.StatusOK, map[string]any{
@@ -62,16 +64,33 @@ func (in *Internal) warm(w http.ResponseWriter, r *http.Request, _ string) error
 	})
 }
 
+// rehearsed are orders like the worker's.
+var rehearsed = []string{"freeze reason=pause hook_timeout_ms=0 sync=0 fsfreeze=0 limit_ms=10000\n", "thaw reason=pause\n"}
+
 // rehearse does what the worker asks for in its turn: it freezes for a moment,
-// and looks at what goes on.
-func (in *Internal) rehearse(ctx context.Context) error {
-	if _, err := in.guest.Freeze(ctx, quiesce.Wish{Limit: warmCommandS * time.Second}); err != nil {
+// by orders, and looks at what goes on.
+func (in *Internal) rehearse() error {
+	us, worker, err := connectedPair()
+	if err != nil {
 		return err
 	}
-	if err := in.guest.Thaw(false); err != nil {
-		return thawFault(err)
+	defer worker.Close()
+	go orders.Serve(us, in.carry)
+	worker.SetDeadline(time.Now().Add(selfPatience))
+	answers := bufio.NewReader(worker)
+	for _, order := range rehearsed {
+		if _, err := worker.Write([]byte(order)); err != nil {
+			return err
+		}
+		answer, err := answers.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(answer, orders.Done) {
+			return errors.New(strings.TrimSpace(answer))
+		}
 	}
-	_, err := in.connections()
+	_, err = in.connections()
 	return err
 }
 

@@ -104,9 +104,7 @@ func background(t *testing.T, g *Group, script string) *exec.Cmd {
 
 func freeze(t *testing.T, g *Group) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := g.Freeze(ctx); err != nil {
+	if err := g.Freeze(context.Background(), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -345,9 +343,12 @@ func TestWhatCannotBeFrozenGoesOn(t *testing.T) {
 	hang, hung := make(chan struct{}), make(chan struct{})
 	go g.Start(context.Background(), func() error { close(hung); <-hang; return nil })
 	<-hung
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	if err := g.Freeze(ctx); err != ErrBusy || g.Frozen() {
+	if err := g.Freeze(context.Background(), 50*time.Millisecond); err != ErrBusy || g.Frozen() {
+		t.Fatal(err)
+	}
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	if err := g.Freeze(gone, time.Hour); err != ErrBusy || g.Frozen() {
 		t.Fatal(err)
 	}
 	grows(t, out)
@@ -357,7 +358,7 @@ func TestWhatCannotBeFrozenGoesOn(t *testing.T) {
 
 func TestZeroGroupFreezesNothing(t *testing.T) {
 	g := &Group{}
-	if g.Available() || g.Freeze(context.Background()) != nil || g.Frozen() || g.Thaw(true) != nil {
+	if g.Available() || g.Freeze(context.Background(), time.Second) != nil || g.Frozen() || g.Thaw(true) != nil {
 		t.Error("a group without freezer claims to have one")
 	}
 	if err := g.Start(context.Background(), func() error { return errors.New("ran") }); err.Error() != "ran" {

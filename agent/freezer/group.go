@@ -121,13 +121,22 @@ func (g *Group) wake() {
 }
 
 // Freeze stops every program. When it returns nil, none runs: a thread that is
-// inside a fork has come back first. It fails with ErrBusy when ctx ends before
-// that (a program waits for an answer that a stopped program would have to
-// give, as with a file system in user space); then everything goes on.
-func (g *Group) Freeze(ctx context.Context) error {
+// inside a fork has come back first. It fails with ErrBusy when ctx ends or
+// patience does before that (a program waits for an answer that a stopped
+// program would have to give, as with a file system in user space); then
+// everything goes on. Where nothing has to be waited for, as is usual, it sets no
+// timer and does not look at ctx.
+func (g *Group) Freeze(ctx context.Context, patience time.Duration) error {
 	if g.kernel == nil {
 		return nil
 	}
+	if g.closeAtOnce() {
+		if frozen, err := g.kernel.freeze(); err == nil && frozen {
+			return nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	err := g.close(ctx)
 	for pause := 50 * time.Microsecond; err == nil; pause *= 2 {
 		// Said anew each time: a parent that waits in vfork(2) may have begun to
@@ -146,6 +155,14 @@ func (g *Group) Freeze(ctx context.Context) error {
 		g.Thaw(false)
 	}
 	return err
+}
+
+// closeAtOnce lets no start begin, and reports whether none is under way.
+func (g *Group) closeAtOnce() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	return g.starts == 0
 }
 
 // close lets no start begin and waits for the last one that has.

@@ -65,8 +65,11 @@ func New(commands *command.Table, dir string) *Runner { return &Runner{commands:
 // Run runs a hook to its end, at most for timeout; 0 does not run it. When ctx
 // ends, so does the hook.
 func (r *Runner) Run(ctx context.Context, name, reason string, timeout time.Duration) Report {
+	if timeout <= 0 {
+		return Report{}
+	}
 	path := filepath.Join(r.dir, name)
-	if timeout <= 0 || !executable(path) {
+	if !executable(path) {
 		return Report{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

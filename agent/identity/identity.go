@@ -38,6 +38,7 @@ type Identity struct {
 	machine Machine
 
 	applying sync.Mutex
+	random   generator // with applying held
 	mu       sync.RWMutex
 	facts    *Facts // nil before the first /init
 	token    [sha256.Size]byte
@@ -69,7 +70,7 @@ func (f *Facts) Validate() error {
 func (id *Identity) Apply(facts Facts) (warnings []string, err error) {
 	id.applying.Lock()
 	defer id.applying.Unlock()
-	if err := id.machine.tellKernel(&facts); err != nil {
+	if err := id.machine.tellKernel(&id.random, &facts); err != nil {
 		return nil, fault.New(http.StatusInternalServerError, "init_failed", "%v", err).Because(err)
 	}
 	warnings = append(id.machine.tellFiles(&facts), id.machine.tellRun(&facts)...)
@@ -101,7 +102,7 @@ func (id *Identity) Refresh(unixNS int64, entropy []byte) error {
 	}
 	id.applying.Lock()
 	defer id.applying.Unlock()
-	if err := id.machine.refresh(unixNS, entropy); err != nil {
+	if err := id.machine.refresh(&id.random, unixNS, entropy); err != nil {
 		return fault.New(http.StatusInternalServerError, "refresh_failed", "%v", err).Because(err)
 	}
 	return nil

@@ -32,11 +32,11 @@ type Machine struct {
 // tellKernel sets what the kernel knows, in the order of urgency: a program
 // woken by the restore must not draw its template's random numbers or read its
 // time.
-func (m Machine) tellKernel(f *Facts) error {
+func (m Machine) tellKernel(random *generator, f *Facts) error {
 	if !m.Kernel {
 		return nil
 	}
-	if err := m.refresh(f.TimeUnixNS, f.Entropy); err != nil {
+	if err := m.refresh(random, f.TimeUnixNS, f.Entropy); err != nil {
 		return err
 	}
 	if err := syscall.Sethostname([]byte(f.Hostname)); err != nil {
@@ -46,12 +46,12 @@ func (m Machine) tellKernel(f *Facts) error {
 }
 
 // refresh puts right what a machine that stood still has lost.
-func (m Machine) refresh(unixNS int64, entropy []byte) error {
+func (m Machine) refresh(random *generator, unixNS int64, entropy []byte) error {
 	if !m.Kernel {
 		return nil
 	}
 	if len(entropy) > 0 {
-		if err := addEntropy(entropy); err != nil {
+		if err := random.add(entropy); err != nil {
 			return fmt.Errorf("entropy: %w", err)
 		}
 	}
@@ -177,33 +177,6 @@ func (m Machine) whereabouts(f *Facts) map[string]string {
 		told["E2B_EVENTS_ADDRESS"] = m.Events
 	}
 	return told
-}
-
-// addEntropy credits seed to the kernel's generator and makes it key itself
-// anew at once; without the second step it would go on with the snapshot's key
-// for up to a minute (random(4)).
-func addEntropy(seed []byte) error {
-	const (
-		rndAddEntropy = 0x40085203
-		rndReseedCRNG = 0x5207
-	)
-	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer random.Close()
-	// struct rand_pool_info: entropy_count in bits, buf_size in bytes, buf
-	info := make([]byte, 8, 8+len(seed))
-	*(*int32)(unsafe.Pointer(&info[0])) = int32(8 * len(seed))
-	*(*int32)(unsafe.Pointer(&info[4])) = int32(len(seed))
-	info = append(info, seed...)
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, random.Fd(), rndAddEntropy, uintptr(unsafe.Pointer(&info[0]))); errno != 0 {
-		return errno
-	}
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, random.Fd(), rndReseedCRNG, 0); errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 func setClock(unixNS int64) error {

@@ -65,8 +65,6 @@ func (g *Guest) Freeze(ctx context.Context, w Wish) (Report, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, w.Limit)
-	defer cancel()
 	if err := g.stop(ctx, w); err != nil {
 		g.thaw(false)
 		return report, err
@@ -76,27 +74,39 @@ func (g *Guest) Freeze(ctx context.Context, w Wish) (Report, error) {
 	return report, nil
 }
 
-// stop is called with mu held. What is undone on failure is the caller's.
+// stop is called with mu held. What is undone on failure is the caller's. Where
+// nothing is to be written out, nothing is likely to be waited for either: then
+// the way is free of timers, and whether ctx ends is looked at only if need be.
 func (g *Guest) stop(ctx context.Context, w Wish) error {
-	if w.Sync || w.FSFreeze {
-		// Most of it while programs still run; what they write meanwhile is little.
-		if err := flush(ctx); err != nil {
-			return err
-		}
+	patience := stopPatience
+	if w.Limit < patience {
+		patience = w.Limit
 	}
-	patience, cancel := context.WithTimeout(ctx, stopPatience)
+	if !w.Sync && !w.FSFreeze {
+		return g.stopPrograms(ctx, patience)
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.Limit)
 	defer cancel()
-	if err := g.group.Freeze(patience); err != nil {
+	// Most of it while programs still run; what they write meanwhile is little.
+	if err := flush(ctx); err != nil {
+		return err
+	}
+	if err := g.stopPrograms(ctx, patience); err != nil {
+		return err
+	}
+	if !w.FSFreeze {
+		return flush(ctx)
+	}
+	if err := g.root.Freeze(ctx); err != nil {
+		return outOfTime(err, "the root file system could not be frozen")
+	}
+	return nil
+}
+
+func (g *Guest) stopPrograms(ctx context.Context, patience time.Duration) error {
+	if err := g.group.Freeze(ctx, patience); err != nil {
 		return fault.New(http.StatusConflict, "cannot_freeze",
 			"the sandbox's programs could not be stopped (%v); they go on", err).Because(err)
-	}
-	switch {
-	case w.FSFreeze:
-		if err := g.root.Freeze(ctx); err != nil {
-			return outOfTime(err, "the root file system could not be frozen")
-		}
-	case w.Sync:
-		return flush(ctx)
 	}
 	return nil
 }

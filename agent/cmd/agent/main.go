@@ -32,7 +32,8 @@ var version = "dev"
 type settings struct {
 	public   string     // address of the public listener
 	internal string     // address of the internal one
-	card     string     // the internal one answers only packets from this interface; "" any
+	orders   string     // address of the one for orders, which is as internal
+	card     string     // these two answer only packets from this interface; "" any
 	peer     net.IP     // and only this address
 	forward  netip.Addr // where servers that listen on loopback are to be reached; invalid: nowhere
 	machine  identity.Machine
@@ -61,7 +62,7 @@ func main() {
 		group, root := freezers()
 		trusted := trust.System("")
 		err := run(settings{
-			public: ":49983", internal: ":49982", card: "eth0", peer: net.ParseIP(boot.Gateway), forward: netip.MustParseAddr(boot.Address),
+			public: ":49983", internal: ":49982", orders: ":49981", card: "eth0", peer: net.ParseIP(boot.Gateway), forward: netip.MustParseAddr(boot.Address),
 			machine: identity.Machine{
 				Kernel: true, Etc: "/etc", BootID: boot.BootID, Trust: &trusted, Env: boot.Environment, Run: "/run", Events: "http://" + boot.Gateway,
 			}, group: group, root: root,
@@ -79,10 +80,11 @@ func main() {
 func fromFlags() settings {
 	public := flag.String("listen", "127.0.0.1:49983", "address of the public listener")
 	internal := flag.String("internal", "127.0.0.1:49982", "address of the internal listener")
-	peer := flag.String("internal-peer", boot.Gateway, "the only client address the internal listener answers")
+	orders := flag.String("orders", "127.0.0.1:49981", "address of the listener for orders")
+	peer := flag.String("internal-peer", boot.Gateway, "the only client address that the internal listener and the one for orders answer")
 	root := flag.String("root", "", "change root to this folder first; its /etc then gets the sandbox's names")
 	flag.Parse()
-	s := settings{public: *public, internal: *internal, peer: net.ParseIP(*peer), group: &freezer.Group{}, shutdown: func() { os.Exit(0) }}
+	s := settings{public: *public, internal: *internal, orders: *orders, peer: net.ParseIP(*peer), group: &freezer.Group{}, shutdown: func() { os.Exit(0) }}
 	if s.peer == nil || flag.NArg() > 0 {
 		flag.Usage()
 		os.Exit(2)
@@ -133,6 +135,10 @@ func run(s settings, ready func()) error {
 	if err != nil {
 		return err
 	}
+	orders, err := listenOn(s.card, s.orders)
+	if err != nil {
+		return err
+	}
 	if os.Getpid() != 1 {
 		adoptOrphans()
 	}
@@ -149,9 +155,10 @@ func run(s settings, ready func()) error {
 		users.AlsoDisconnect(forwarder.Disconnect)
 		go forwarder.Run(nil)
 	}
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	go func() { failed <- users.Serve(public) }()
 	go func() { failed <- worker.Serve(internal) }()
+	go func() { failed <- worker.ServeOrders(orders) }()
 	ready()
 	return <-failed
 }
