@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"space/agent/fault"
@@ -25,6 +26,11 @@ import (
 
 // ErrBusy says that not everything could be stopped in time.
 var ErrBusy = errors.New("a program could not be stopped")
+
+// yields is how often programs that were told to stop are let run at once to do
+// so. They need some microseconds, and the shortest that the runtime sleeps is a
+// millisecond.
+const yields = 10
 
 // Group is what can be frozen. Its zero value is one for a machine without
 // freezer: programs start as ever, and nothing is ever frozen.
@@ -131,8 +137,15 @@ func (g *Group) Freeze(ctx context.Context, patience time.Duration) error {
 		return nil
 	}
 	if g.closeAtOnce() {
-		if frozen, err := g.kernel.freeze(); err == nil && frozen {
-			return nil
+		for i := 0; i < yields; i++ {
+			frozen, err := g.kernel.freeze()
+			if err != nil {
+				break // it is met again below
+			}
+			if frozen {
+				return nil
+			}
+			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)

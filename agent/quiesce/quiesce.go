@@ -61,6 +61,9 @@ func (g *Guest) Freeze(ctx context.Context, w Wish) (Report, error) {
 	}
 	if !g.group.Frozen() {
 		report.Hook = g.hooks.Run(ctx, hook.PreSuspend, w.Reason, w.HookTimeout)
+		if report.Hook.Ran && ctx.Err() != nil {
+			return report, fault.New(http.StatusConflict, "cannot_freeze", "whoever asked for it has left").Because(ctx.Err())
+		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

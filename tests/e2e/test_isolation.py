@@ -18,19 +18,23 @@ async def test_guest_reaches_nothing_but_answers(space: Deployment, sandbox: str
         probe = "timeout 3 bash -c 'exec 3<>/dev/tcp/%s' 2>/dev/null && echo OPEN || echo shut"
         assert await space.run(sandbox, probe % "127.0.0.1/49983") == (0, "OPEN\n")
         targets = [
-            "169.254.0.22/49982", "169.254.0.22/49983", "169.254.0.22/22", "100.64.0.2/49983", "100.64.0.3/49983",
-            "203.0.113.1/443", "169.254.169.254/80", "127.0.0.1/49982",
+            "169.254.0.22/49981", "169.254.0.22/49982", "169.254.0.22/49983", "169.254.0.22/22",
+            "100.64.0.2/49983", "100.64.0.3/49983",
+            "203.0.113.1/443", "169.254.169.254/80", "127.0.0.1/49981", "127.0.0.1/49982",
         ]  # fmt: skip
         script = "; ".join(probe % target for target in targets)
         _, output = await space.run(sandbox, script, user="root")
-        # the agent's internal port accepts a connection from inside and answers nobody but the slot's own address
+        # the agent's internal ports accept a connection from inside and answer nobody but the slot's own address
         answers = dict(zip(targets, output.split(), strict=True))
-        answers.pop("127.0.0.1/49982")
+        for port in (49981, 49982):
+            answers.pop(f"127.0.0.1/{port}")
         assert set(answers.values()) == {"shut"}, answers
         _, output = await space.run(
             sandbox, "curl -s -m 3 http://127.0.0.1:49982/health -o /dev/null -w '%{http_code}'"
         )
         assert output in ("000", "403"), output
+        said = "exec 3<>/dev/tcp/127.0.0.1/49981 && echo thaw >&3 && timeout 3 cat <&3; echo end"
+        assert (await space.run(sandbox, f"bash -c '{said}' 2>/dev/null", user="root"))[1] == "end\n"
         _, output = await space.run(sandbox, "getent hosts example.test; echo $?")
         assert output.strip() == "2"
     finally:

@@ -4,34 +4,21 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from space.guest.agent import AgentError, AgentSilent, initialise, warm
-from space.guest.line import GUEST_ADDRESS, Line
-from space.host import command, netns
+from space.guest.dial import GUEST_ADDRESS
+from space.guest.line import Line
+from space.host import netns
 from space.wire.agent import AgentInit
 from space.wire.gateway import AGENT_INTERNAL_PORT
 
 _INIT = AgentInit(sandbox_id="s" * 20, hostname="h", env={}, access_token="t", time_unix_ns=0, entropy="")
 _DEADLINE_S = 10
-
-
-@pytest.fixture
-async def guest() -> AsyncGenerator[Path]:
-    """A namespace with the guest's address."""
-    name = f"test-{secrets.token_hex(3)}"
-    await command.run("ip", "netns", "add", name)
-    try:
-        await command.run("ip", "-n", name, "address", "add", f"{GUEST_ADDRESS}/32", "dev", "lo")
-        await command.run("ip", "-n", name, "link", "set", "lo", "up")
-        yield netns.path(name)
-    finally:
-        await netns.delete(name)
 
 
 def _repeat(listening: socket.socket, said: bytes) -> None:

@@ -25,7 +25,7 @@ from space.host import command, netns
 from space.layout import Layout
 from space.model.ids import new_id
 from space.net import nft, slot
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, WORKERS_PORTS
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes network namespaces")
 
@@ -368,13 +368,14 @@ async def test_a_server_that_speaks_something_else(world: World) -> None:
     assert _e2b(response)["message"] == "The sandbox is running but its server did not answer as HTTP"
 
 
-async def test_the_agents_internal_port_is_closed_whatever_the_api_says(world: World) -> None:
-    world.port(AGENT_INTERNAL_PORT)
-    response = await world.edge.get("/init", headers={"host": world.name(AGENT_INTERNAL_PORT)})
-    assert _e2b(response) == {
-        "sandboxId": world.one.sandbox, "message": "The sandbox is running but port is not open",
-        "port": AGENT_INTERNAL_PORT, "code": 502,
-    }  # fmt: skip
+async def test_the_agents_internal_ports_are_closed_whatever_the_api_says(world: World) -> None:
+    for port in WORKERS_PORTS:
+        world.port(port)
+        response = await world.edge.get("/init", headers={"host": world.name(port)})
+        assert _e2b(response) == {
+            "sandboxId": world.one.sandbox, "message": "The sandbox is running but port is not open",
+            "port": port, "code": 502,
+        }  # fmt: skip
 
 
 async def test_the_agents_port_has_e2bs_calls_and_nothing_more(world: World) -> None:

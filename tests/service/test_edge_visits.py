@@ -175,11 +175,12 @@ async def test_what_has_just_changed_is_true_at_once(world: Api) -> None:
     assert (await verdict(world, e2b_sandbox_id=made.id))["to"] == "node"
 
 
+@pytest.mark.parametrize("port", ["49981", "49982"])
 @pytest.mark.parametrize("named", ["host", "header"])
-async def test_the_agents_internal_port_is_closed(world: Api, named: str) -> None:
+async def test_the_agents_internal_ports_are_closed(world: Api, named: str, port: str) -> None:
     made = await insert(world)
     headers = (
-        {"host": f"49982-{made.id}.x"} if named == "host" else {"e2b_sandbox_id": made.id, "e2b_sandbox_port": "49982"}
+        {"host": f"{port}-{made.id}.x"} if named == "host" else {"e2b_sandbox_id": made.id, "e2b_sandbox_port": port}
     )
     assert await refused(world, "/init", "POST", **headers, x_access_token=made.spec.agent_token) == (502, PORT_CLOSED)
 

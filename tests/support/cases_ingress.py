@@ -97,12 +97,13 @@ async def port_spelling(r: Range) -> None:
 
 
 @case(
-    "I-02", "the agent's internal port, by name, header, and calls of it at the public one", "what answers", core=True
+    "I-02", "the agent's internal ports, by name, header, and calls of it at the public one", "what answers", core=True
 )
 async def reserved_ports(r: Range) -> None:
     for call in ("/init", "/freeze", "/activity", "/shutdown"):
         for headers in (
             {"host": _name(r.a, 49982)}, {"e2b-sandbox-id": r.a, "e2b-sandbox-port": "49982"},
+            {"host": _name(r.a, 49981)}, {"e2b-sandbox-id": r.a, "e2b-sandbox-port": "49981"},
             {"host": _name(r.a, "049982")}, {"e2b-sandbox-id": r.a, "e2b-sandbox-port": "49982.0"},
         ):  # fmt: skip
             answer = await r.space.http.post(call, headers=headers, json={})
@@ -221,6 +222,6 @@ async def crowds_and_guesses(r: Range) -> None:
 async def sandbox_to_sandbox(r: Range) -> None:
     async with _serving(r, r.b):
         addresses = [r.slot(r.b).address, r.slot(r.b).gateway_address, r.slot(r.a).gateway_address, "169.254.0.22"]
-        targets = [(address, port) for address in addresses for port in (PORT, 49982, 49983)]
+        targets = [(address, port) for address in addresses for port in (PORT, 49981, 49982, 49983)]
         out = await r.run(r.a, f"show(dial({json.dumps(targets)}))")
         assert "open" not in out, out

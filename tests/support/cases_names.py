@@ -274,12 +274,12 @@ show([[reply for reply in got if reply[1] != 6],
     await r.control()
 
 
-@case("C-10", "the control surface: sockets of SPACE, the agent's internal port, the API's port", "who may connect")
+@case("C-10", "the control surface: sockets of SPACE, the agent's internal ports, the API's port", "who may connect")
 async def control_surface(r: Range) -> None:
     """Also EGRESS-C3: on the host, a user that is no part of SPACE."""
     out = await r.run(
         r.a,
-        f"show(dial([('169.254.0.22', p) for p in (49982, 49983, 15001, 15002, 15053, 22, {r.space.port})]"
+        f"show(dial([('169.254.0.22', p) for p in (49981, 49982, 49983, 15001, 15002, 15053, 22, {r.space.port})]"
         f" + [('203.0.113.1', {r.space.port}), ('{r.slot(r.b).address}', 49983)]))",
     )
     assert "open" not in out, out

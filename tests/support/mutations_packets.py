@@ -36,9 +36,9 @@ PACKETS = (
         by="EGRESS-C4-stray",
     ),
     change(
-        "a slot passes on to its guest what the gateway namespace sends, and keeps the agent's internal port",
-        code(_NFT, "ip daddr {slot} tcp dport != {internal_port} dnat", "ip daddr {slot} dnat"),
-        by=_SLOT + "test_a_slot_keeps_the_internal_port_to_itself",
+        "a slot passes on to its guest what the gateway namespace sends, and keeps the agent's internal ports",
+        code(_NFT, "ip daddr {slot} tcp dport != {{ {workers_ports} }} dnat", "ip daddr {slot} dnat"),
+        by=_SLOT + "test_a_slot_keeps_the_internal_ports_to_itself",
     ),
     change(
         "IPv6 has no stack in a slot",
@@ -92,14 +92,20 @@ PACKETS = (
     ),
     change(
         "only the ingress proxy connects to guests",
-        code(_NFT, "meta skuid {ingress_uid} tcp dport != {internal_port} {syn}", "tcp dport != {internal_port} {syn}"),
-        by=_SLOT + "test_only_the_ingress_uid_reaches_a_guest_and_never_the_agents_internal_port",
+        code(
+            _NFT,
+            "meta skuid {ingress_uid} tcp dport != {{ {workers_ports} }} {syn}",
+            "tcp dport != {{ {workers_ports} }} {syn}",
+        ),
+        by=_SLOT + "test_only_the_ingress_uid_reaches_a_guest_and_never_the_agents_internal_ports",
     ),
     change(
-        "the agent's internal port is no target: neither out of the gateway namespace nor into the slot",
-        code(_NFT, "meta skuid {ingress_uid} tcp dport != {internal_port} {syn}", "meta skuid {ingress_uid} {syn}"),
-        code(_NFT, "ip daddr {slot} tcp dport != {internal_port} dnat", "ip daddr {slot} dnat"),
-        by=_SLOT + "test_only_the_ingress_uid_reaches_a_guest_and_never_the_agents_internal_port",
+        "the agent's internal ports are no target: neither out of the gateway namespace nor into the slot",
+        code(
+            _NFT, "meta skuid {ingress_uid} tcp dport != {{ {workers_ports} }} {syn}", "meta skuid {ingress_uid} {syn}"
+        ),
+        code(_NFT, "ip daddr {slot} tcp dport != {{ {workers_ports} }} dnat", "ip daddr {slot} dnat"),
+        by=_SLOT + "test_only_the_ingress_uid_reaches_a_guest_and_never_the_agents_internal_ports",
     ),
     change(
         "a guest has so many visitors",

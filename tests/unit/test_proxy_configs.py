@@ -89,7 +89,7 @@ def test_ingress_dials_only_slots_and_never_the_internal_port() -> None:
     assert patterns["port-tls"] == patterns["port"]
     for port in range(70000):
         dial = f"100.64.0.3:{port}"
-        user = 1 <= port <= 65535 and port not in (49982, 49983)
+        user = 1 <= port <= 65535 and port not in (49981, 49982, 49983)
         assert (patterns["port"].fullmatch(dial) is not None) == user, port
         for cluster in ("guest", "envd"):
             assert (patterns[cluster].fullmatch(dial) is not None) == (port == 49983), port

@@ -1,7 +1,7 @@
 """Requests for a port of a sandbox, as E2B's clients and browsers make them: may they pass, and as what.
 
 - The agent's port (49983) needs no key: the agent judges the sandbox's token, or the signature, that is in the request.
-- The agent's internal port is closed.
+- The agent's internal ports are closed.
 - Any other port is a server of the user's. Where the sandbox does not open its ports to everybody, the traffic token is
   needed, or a key of the sandbox's project.
 
@@ -27,7 +27,7 @@ from space.model.ids import SandboxId, is_api_key, is_id
 from space.model.lifecycle import State
 from space.model.sandbox import Desired, Sandbox
 from space.wire import edge, refusal
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
+from space.wire.gateway import AGENT_PORT, WORKERS_PORTS
 from space.wire.refusal import Refusal
 
 TRAFFIC_TOKEN = "e2b-traffic-access-token"  # noqa: S105 - a header's name
@@ -51,7 +51,7 @@ class Visits:
         return None if signed is None else await self._open(signed, asked)
 
     async def _visit(self, target: Target, asked: Question) -> dict[str, str]:
-        if target.port == AGENT_INTERNAL_PORT:
+        if target.port in WORKERS_PORTS:
             raise refusal.port_closed(target.sandbox, target.port)
         row = await self._access.current(SandboxId(target.sandbox)) if is_id(target.sandbox) else None
         if row is None:

@@ -26,7 +26,7 @@ from space.model.policy_addresses import NEVER, PRIVATE
 from space.model.policy_names import HostPattern, host_pattern
 from space.model.policy_ports import ALL_PORTS, PortRange, minus
 from space.model.policy_upstream import OWN_PASSWORD, read_dns_servers, read_proxy
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
+from space.wire.gateway import AGENT_PORT, WORKERS_PORTS
 
 ALL_TRAFFIC = "0.0.0.0/0"
 MAX_HOSTS, MAX_HEADERS, MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_SECRETS = 10, 20, 64, 2048, 32
@@ -224,7 +224,7 @@ def checked_mask(network: Network | None) -> str | None:
 def check_https_ports(network: Network | None) -> None:
     """Raise InvalidArgument for what is no port of a server in the sandbox."""
     for port in [] if network is None else network.https_ports:
-        if port not in ALL_PORTS or port in (AGENT_PORT, AGENT_INTERNAL_PORT):
+        if port not in ALL_PORTS or port in (AGENT_PORT, *WORKERS_PORTS):
             raise InvalidArgument(f"httpsPorts: {port} is no port of a server of yours, 1 to 65535.")
 
 

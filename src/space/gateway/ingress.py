@@ -3,7 +3,7 @@
 A request is let through when it names a sandbox whose slot is known here, and a port of its guest. On the agent's port
 it must ask for a call of the agent's public surface: the path must match exactly as it is on the wire, undecoded, so a
 form that a lenient server would decode or collapse into another path (`%2e`, `//`, `/x/../y`) matches nothing. On the
-agent's internal port nothing answers. Every other port is a server of the user's: it judges its paths itself. The
+agent's internal ports nothing answers. Every other port is a server of the user's: it judges its paths itself. The
 caller has proved who it is at the edge; this process only finds the slot.
 
 Requests of SPACE's own surface name no port; they get SPACE's errors, the others E2B's (wire/refusal.py).
@@ -16,7 +16,7 @@ from space.gateway.slots import SlotMap
 from space.model.errors import NotFound, SpaceError, Unavailable
 from space.model.ids import SandboxId, is_id
 from space.wire import refusal
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT
+from space.wire.gateway import AGENT_PORT, WORKERS_PORTS
 from space.wire.refusal import Refusal
 
 _NATIVE = (
@@ -101,7 +101,7 @@ def _visit(slots: SlotMap, sandbox: SandboxId, port: str, call: str) -> Allow | 
     if dial is None:
         # its row said a moment ago that it runs: it has just ended, or been put to sleep
         return Deny(refusal.not_found(sandbox))
-    if number == AGENT_INTERNAL_PORT:
+    if number in WORKERS_PORTS:
         return Deny(refusal.port_closed(sandbox, number))
     if number == AGENT_PORT and not _ENVD_CALL.fullmatch(call):
         return Deny(Refusal(404, sandbox, "There is nothing at this path."))

@@ -1,4 +1,4 @@
-"""What the worker asks the agent of one guest, on its internal port.
+"""What the worker asks the agent of one guest, on its internal ports.
 
 Every byte that comes back is the guest's: answers are bounded in size and time (line.py), and nothing in them decides
 more than whether this one sandbox is up.
@@ -6,15 +6,19 @@ more than whether this one sandbox is up.
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import h11
 import pydantic
 
-from space.guest.line import AgentRefused, Line, NotConnected, TooLong
+from space.guest.dial import NotConnected
+from space.guest.line import AgentRefused, Line, TooLong
+from space.guest.orders import OrderRefused, Senseless
 from space.wire.agent import (
     AgentInit,
     AgentReady,
@@ -37,6 +41,7 @@ often at most, until it was there that soon."""
 _POLL_S = 0.02
 _OK = 200
 M = TypeVar("M", bound=pydantic.BaseModel)
+T = TypeVar("T")
 
 
 class _Done(pydantic.BaseModel):
@@ -79,7 +84,13 @@ async def freeze(line: Line, wish: FreezeWish, timeout_s: float) -> Frozen:
 
     Where its memory is to be saved, the agent has no connection open then: the copy would have nobody at its end.
     """
-    return _understood(Frozen, *await _ask(line, "POST", "/freeze", wish, timeout_s, keep=wish.reason == "pause"))
+    keep = wish.reason == "pause"
+    if not keep:
+        line.hang_up()
+    try:
+        return await _order(line, functools.partial(line.orders.freeze, wish), timeout_s)
+    except _OfBefore:
+        return _understood(Frozen, *await _ask(line, "POST", "/freeze", wish, timeout_s, keep=keep))
 
 
 async def thaw(line: Line, wish: ThawWish, timeout_s: float) -> None:
@@ -90,9 +101,33 @@ async def thaw(line: Line, wish: ThawWish, timeout_s: float) -> None:
     for _ in range(_TELLINGS):
         began = time.monotonic()
         told = wish.model_copy(update={"time_unix_ns": time.time_ns()}) if wish.time_unix_ns else wish
-        _understood(_Done, *await _ask(line, "POST", "/thaw", told, timeout_s))
+        try:
+            await _order(line, functools.partial(line.orders.thaw, told), timeout_s)
+        except _OfBefore:
+            _understood(_Done, *await _ask(line, "POST", "/thaw", told, timeout_s))
         if not wish.time_unix_ns or time.monotonic() - began < _NEAR_S:
             return
+
+
+class _OfBefore(Exception):
+    """The agent takes no orders. It is of before they were, in the memory of a VM or copy of then: it is asked."""
+
+
+async def _order(line: Line, give: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    """Give an order and return what it came to; raises AgentError, AgentSilent, _OfBefore."""
+    try:
+        async with line.limit(timeout_s):
+            while True:
+                with contextlib.suppress(NotConnected):
+                    return await give()
+    except ConnectionRefusedError as error:
+        raise _OfBefore from error
+    except (OSError, TimeoutError) as error:
+        raise AgentSilent(f"The agent did not answer an order within {timeout_s:g} s.") from error
+    except OrderRefused as error:
+        raise AgentError(f"The agent refused with {error}") from error
+    except Senseless as error:
+        raise AgentError(f"The agent's answer to an order makes no sense. {error}") from error
 
 
 async def mount(line: Line, volume: AgentVolume, timeout_s: float) -> socket.socket:

@@ -14,7 +14,7 @@ import h11
 import pydantic
 
 from space.guest.agent import AgentError, AgentSilent
-from space.guest.line import GUEST_ADDRESS
+from space.guest.dial import GUEST_ADDRESS
 from space.host.netns import tcp_socket
 from space.wire.gateway import AGENT_INTERNAL_PORT
 

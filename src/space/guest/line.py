@@ -16,18 +16,15 @@ from typing import TypeAlias
 
 import h11
 
+from space.guest.dial import GUEST_ADDRESS, Dial, is_quiet
+from space.guest.orders import Orders
 from space.host.netns import tcp_socket
 from space.wire.gateway import AGENT_INTERNAL_PORT
 
-GUEST_ADDRESS = "169.254.0.21"
 MAX_ANSWER_BYTES = 64 * 1024
 _MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
 """For one answer: headers, interim answers and the body's framing included."""
 _MAX_HEAD_BYTES = 4096
-_CONNECT_S, _LONGEST_CONNECT_S = 0.1, 3.0
-"""Short at first: a SYN sent before the guest's network is up is lost, and the kernel repeats it only after 1 s."""
-_MORE_PATIENCE = 1.1
-"""After each failure: a guest on a host that is overrun takes longer. So each attempt is a tenth of all before it."""
 
 
 class TooLong(Exception):
@@ -36,10 +33,6 @@ class TooLong(Exception):
 
 class AgentRefused(Exception):
     """The agent answered that it will not; the text is its problem document."""
-
-
-class NotConnected(OSError):
-    """The guest did not take the connection in time; nothing was said to it."""
 
 
 Limit: TypeAlias = Callable[[float], AbstractAsyncContextManager[object]]
@@ -54,15 +47,7 @@ class _Connection:
     @property
     def idle(self) -> bool:
         """Whether it is still open, and the guest has said nothing since its last answer."""
-        if self.http.trailing_data[0]:
-            return False
-        try:
-            self.raw.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False  # its end, or words that nobody asked for
+        return not self.http.trailing_data[0] and is_quiet(self.raw)
 
 
 async def takes_connections(netns: Path, limit: AbstractAsyncContextManager[object]) -> bool:
@@ -89,20 +74,26 @@ async def takes_connections(netns: Path, limit: AbstractAsyncContextManager[obje
 class Line:
     """A way to the agent from inside `netns`. Requests at once have a connection each; one is kept.
 
-    Whoever asks puts `limit` around a request.
+    Whoever asks puts `limit` around a request, or an order.
     """
 
     def __init__(self, netns: Path, limit: Limit = asyncio.timeout) -> None:
         self._netns, self.limit = netns, limit
+        self.orders = Orders(netns)
+        self._dial = Dial(netns, AGENT_INTERNAL_PORT)
         self._kept: _Connection | None = None
-        self._connect_s = _CONNECT_S
 
     async def take_over(self, path: str, body: bytes) -> socket.socket:
         """Return a connection of its own that the agent has taken over; see `taken_over`."""
         return await taken_over(self._netns, path, body)
 
     def close(self) -> None:
-        """End the kept connection; the line can be used again."""
+        """End the kept connections; the line can be used again."""
+        self.orders.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End the connection that is kept for requests."""
         if self._kept is not None:
             self._kept.raw.close()
             self._kept = None
@@ -122,18 +113,7 @@ class Line:
         return await self._exchange(await self._connect(), method, path, body, keep=keep)
 
     async def _connect(self) -> _Connection:
-        raw = tcp_socket(self._netns)
-        try:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(self._connect_s):
-                await asyncio.get_running_loop().sock_connect(raw, (GUEST_ADDRESS, AGENT_INTERNAL_PORT))
-        except BaseException as error:
-            raw.close()
-            if isinstance(error, TimeoutError):
-                self._connect_s = min(_MORE_PATIENCE * self._connect_s, _LONGEST_CONNECT_S)
-                raise NotConnected from error
-            raise
-        self._connect_s = _CONNECT_S
+        raw = await self._dial.connect()
         return _Connection(raw, h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER_BYTES))
 
     async def _exchange(

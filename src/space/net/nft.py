@@ -14,12 +14,12 @@ from space.host import command
 from space.layout import Layout
 from space.model import ranges
 from space.wire.gateway import (
-    AGENT_INTERNAL_PORT,
     AGENT_PORT,
     EGRESS_DNS_PORT,
     EGRESS_HTTP_PORT,
     EGRESS_RELAY_PORT,
     EGRESS_TUNNEL_PORT,
+    WORKERS_PORTS,
 )
 
 UPLINK = "upl"
@@ -30,6 +30,8 @@ GUEST = "169.254.0.21"
 
 TAP = "169.254.0.22"
 """The slot's own address on the tap: what the guest sees as its peer, and from which the worker dials the agent."""
+
+_WORKERS_PORTS = ", ".join(map(str, WORKERS_PORTS))
 
 _GATEWAY = """
 table inet space_gw {{
@@ -133,8 +135,8 @@ table inet space_gw {{
   # guest's servers leaves its owner a way in
   oifname . ip daddr @slots meta skuid {ingress_uid} ct state new tcp dport {agent_port} add @calls {{ ip daddr ct count over {incoming} }} counter reject with icmp type admin-prohibited
   oifname . ip daddr @slots meta skuid {ingress_uid} ct state new tcp dport != {agent_port} add @visits {{ ip daddr ct count over {incoming} }} counter reject with icmp type admin-prohibited
-  # only the ingress proxy opens connections into slots, and never to the agent's internal port
-  oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport != {internal_port} {syn} accept
+  # only the ingress proxy opens connections into slots, and never to the agent's internal ports
+  oifname . ip daddr @slots meta skuid {ingress_uid} tcp dport != {{ {workers_ports} }} {syn} accept
   oifname "lo" meta skuid {egress_uid} ip daddr {tunnels} tcp dport {tunnel_port} {syn} accept
   oifname "{uplink}" meta skuid {gateway_uid} ip daddr @resolvers meta l4proto {{ tcp, udp }} th dport 53 accept
   oifname "{uplink}" ip daddr @own counter drop
@@ -171,8 +173,8 @@ table inet space_slot {{
  }}
  chain pre_dnat {{
   type nat hook prerouting priority dstnat;
-  # the agent's internal port takes whatever comes from the tap's address for ours: it is never translated to
-  iifname "up0" ip saddr {gateway} ip daddr {slot} tcp dport != {internal_port} dnat ip to {guest}
+  # the agent's internal ports take whatever comes from the tap's address for ours: they are never translated to
+  iifname "up0" ip saddr {gateway} ip daddr {slot} tcp dport != {{ {workers_ports} }} dnat ip to {guest}
   # whichever name server the guest asks, ours answers
   iifname "tap0" meta l4proto {{ tcp, udp }} th dport 53 dnat ip to {gateway}
  }}
@@ -237,7 +239,7 @@ def gateway_ruleset(layout: Layout, reach: Reach) -> str:
         egress_uid=layout.egress_uid,
         gateway_uid=layout.gateway_uid,
         agent_port=AGENT_PORT,
-        internal_port=AGENT_INTERNAL_PORT,
+        workers_ports=_WORKERS_PORTS,
         incoming=INCOMING,
         egress_port=EGRESS_HTTP_PORT,
         relay_port=EGRESS_RELAY_PORT,
@@ -262,7 +264,7 @@ def slot_ruleset(gateway: str, slot: str) -> str:
         gateway=gateway,
         slot=slot,
         agent_port=AGENT_PORT,
-        internal_port=AGENT_INTERNAL_PORT,
+        workers_ports=_WORKERS_PORTS,
         guest=GUEST,
         tap=TAP,
         syn=_SYN,

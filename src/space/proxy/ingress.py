@@ -3,7 +3,7 @@
 It runs in the gateway namespace under its own uid and holds no secret. For each request it asks the gateway, which
 answers with the address to dial as dynamic metadata. Metadata cannot be written by a client or guest; where it is
 missing or not an address of a slot, no route leads anywhere, so Envoy never falls back to an address from a header or
-from the connection. Packet rules bound it again: this uid reaches guests, never their agents' internal port, and
+from the connection. Packet rules bound it again: this uid reaches guests, never their agents' internal ports, and
 nothing else.
 
 Requests of SPACE's own surface name no port (`x-space-port`) and go to the agent. Those that name one go to the agent's
@@ -27,10 +27,10 @@ _SLOT = rf"100\.(?:6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\.{_OCTET}\.{_OCTET}"
 
 _AGENT = "49983"
 _PORT = (
-    "(?:[1-9][0-9]{0,3}|[1-35][0-9]{4}|4(?:[0-8][0-9]{3}|9(?:[0-8][0-9]{2}|9(?:[0-79][0-9]|8[0-14-9])))"
+    "(?:[1-9][0-9]{0,3}|[1-35][0-9]{4}|4(?:[0-8][0-9]{3}|9(?:[0-8][0-9]{2}|9(?:[0-79][0-9]|8[04-9])))"
     "|6(?:[0-4][0-9]{3}|5(?:[0-4][0-9]{2}|5(?:[0-2][0-9]|3[0-5]))))"
 )
-"""Any port but the agent's two."""
+"""Any port but the agent's three."""
 
 _OURS = (edge.SANDBOX, edge.PORT, edge.HOST, edge.TLS, edge.TO, edge.ORIGIN, "x-forwarded-for")
 """What no guest sees."""

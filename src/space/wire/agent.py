@@ -1,4 +1,4 @@
-"""What is said to the agent in a guest on its internal port, and what it answers."""
+"""What is said to the agent in a guest on its internal ports, and what it answers."""
 
 from typing import Literal
 

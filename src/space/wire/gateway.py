@@ -35,6 +35,9 @@ from space.wire.problem import raise_for_problem
 
 AGENT_PORT = 49983
 AGENT_INTERNAL_PORT = 49982
+AGENT_ORDERS_PORT = 49981
+WORKERS_PORTS = (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT)
+"""The agent's that nobody but the worker may reach: they take whatever comes from its address for its word."""
 
 EGRESS_HTTP_PORT = 15001
 """Where the egress proxy listens in the gateway namespace; TCP to 198.18.0.0/15 is redirected here."""
