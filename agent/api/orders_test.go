@@ -87,8 +87,11 @@ func (g *giver) ended() {
 	}
 }
 
+// order gives one over a connection of its own. As the worker does, it first ends
+// those that the agent may end.
 func (a *agent) order(line string) told {
 	a.Helper()
+	a.client.CloseIdleConnections()
 	g := a.giver()
 	defer g.Close()
 	g.say(line + "\n")
