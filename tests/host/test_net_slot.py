@@ -17,7 +17,7 @@ from space.host.command import CommandError
 from space.layout import Layout
 from space.net import addresses, gateway_ns, nft, slot
 from space.net.pool import SlotPool
-from space.wire.gateway import AGENT_PORT, WORKERS_PORTS
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_ORDERS_PORT, AGENT_PORT
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes network namespaces")
 
@@ -65,7 +65,7 @@ async def test_only_the_ingress_uid_reaches_a_guest_and_never_the_agents_interna
     for port in (AGENT_PORT, PREVIEW_PORT):
         assert await _dial_from(gateway, address, port, layout.ingress_uid) == "open"
     assert await _dial_from(gateway, address, 22, layout.ingress_uid) == "ConnectionRefusedError"  # by the guest
-    for port in WORKERS_PORTS:
+    for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT):
         assert await _dial_from(gateway, address, port, layout.ingress_uid) == "TimeoutError", port
     for uid in (0, layout.gateway_uid, layout.egress_uid, layout.edge_uid):
         for port in (AGENT_PORT, PREVIEW_PORT):
@@ -80,7 +80,7 @@ async def test_a_slot_keeps_the_internal_ports_to_itself(guests: tuple[Layout, G
     try:
         for port in (AGENT_PORT, PREVIEW_PORT):
             assert await _dial_from(layout.gateway_netns, one.slot.address, port) == "open"
-        for port in WORKERS_PORTS:
+        for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT):
             assert await _dial_from(layout.gateway_netns, one.slot.address, port) == "TimeoutError", port
     finally:
         await gateway_ns.ensure(layout, "none", (), ())
@@ -113,7 +113,7 @@ async def test_a_guest_has_so_many_visitors_and_its_owner_a_way_in(guests: tuple
 
 async def test_the_worker_reaches_the_internal_ports_from_inside_the_slot(guests: tuple[Layout, Guest, Guest]) -> None:
     _, one, _ = guests
-    for port in WORKERS_PORTS:
+    for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT):
         with netns.tcp_socket(netns.path(one.slot.netns)) as connection:
             async with asyncio.timeout(5):
                 await asyncio.get_running_loop().sock_connect(connection, (nft.GUEST, port))
@@ -123,9 +123,9 @@ async def test_the_worker_reaches_the_internal_ports_from_inside_the_slot(guests
 async def test_a_guest_reaches_nothing(guests: tuple[Layout, Guest, Guest]) -> None:
     _, one, two = guests
     targets = [
-        (nft.TAP, AGENT_PORT), *((nft.TAP, port) for port in WORKERS_PORTS), (nft.TAP, 53),
+        (nft.TAP, AGENT_PORT), *((nft.TAP, port) for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT)), (nft.TAP, 53),
         (one.slot.address, AGENT_PORT), (one.slot.gateway_address, 15001), (one.slot.gateway_address, 53),
-        (two.slot.address, AGENT_PORT), *((two.slot.address, port) for port in WORKERS_PORTS),
+        (two.slot.address, AGENT_PORT), *((two.slot.address, port) for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT)),
         (two.slot.gateway_address, 22),
         ("169.254.169.254", 80), ("198.18.0.1", 443), ("203.0.113.1", 443), ("10.0.0.1", 22),
     ]  # fmt: skip

@@ -25,7 +25,7 @@ from space.host import command, netns
 from space.layout import Layout
 from space.model.ids import new_id
 from space.net import nft, slot
-from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_PORT, WORKERS_PORTS
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_ORDERS_PORT, AGENT_PORT
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes network namespaces")
 
@@ -369,7 +369,7 @@ async def test_a_server_that_speaks_something_else(world: World) -> None:
 
 
 async def test_the_agents_internal_ports_are_closed_whatever_the_api_says(world: World) -> None:
-    for port in WORKERS_PORTS:
+    for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT):
         world.port(port)
         response = await world.edge.get("/init", headers={"host": world.name(port)})
         assert _e2b(response) == {

@@ -32,7 +32,14 @@ from space.net.slot import Slot
 from space.proxy import edge, egress, envoy, ingress
 from space.settings import GatewaySettings, RedactorSettings, dump_process_settings
 from space.wire import serving
-from space.wire.gateway import AGENT_PORT, EGRESS_HTTP_PORT, WORKERS_PORTS, GatewayClient, SlotEntry
+from space.wire.gateway import (
+    AGENT_INTERNAL_PORT,
+    AGENT_ORDERS_PORT,
+    AGENT_PORT,
+    EGRESS_HTTP_PORT,
+    GatewayClient,
+    SlotEntry,
+)
 
 DEADLINE_S = 30
 GUEST_SERVER = Path(__file__).parent / "guest_server.py"
@@ -141,7 +148,7 @@ async def guest(layout: Layout, made: Slot) -> AsyncGenerator[Guest]:
         thread.start()
         stack.callback(thread.join)
         stack.callback(os.close, stop_write)
-        ports = (str(AGENT_PORT), *map(str, WORKERS_PORTS), str(PREVIEW_PORT))
+        ports = (str(AGENT_PORT), str(AGENT_INTERNAL_PORT), str(AGENT_ORDERS_PORT), str(PREVIEW_PORT))
         server = daemon.spawn(
             ("/usr/bin/python3", str(GUEST_SERVER), name, *ports), log=None, netns=netns.path(name)
         )  # fmt: skip

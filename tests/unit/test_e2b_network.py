@@ -25,7 +25,7 @@ from space.model.policy_addresses import EVERYWHERE, holds
 from space.model.policy_document import parse
 from space.model.policy_reach import may_dial, may_resolve
 from space.model.policy_upstream import OWN_PASSWORD, ProxyTls
-from space.wire.gateway import AGENT_PORT, WORKERS_PORTS
+from space.wire.gateway import AGENT_INTERNAL_PORT, AGENT_ORDERS_PORT, AGENT_PORT
 
 TOKEN = {"api.test": [{"transform": {"headers": {"X-Team": "blue", "Authorization": "Bearer ${e2b.secrets.my-key}"}}}]}
 PLAIN = {"api.test": [{"transform": {"headers": {"X-Team": "blue"}}}]}
@@ -224,6 +224,6 @@ def test_https_ports_are_servers_in_the_sandbox_and_outlive_an_update() -> None:
     update = NetworkUpdate.model_validate({"denyOut": ["8.8.8.8"], "httpsPorts": [1]})
     assert list(https_ports(said_anew(said(network, None), update))) == [8443]
     assert list(https_ports(None)) == []
-    for port in (0, 65536, AGENT_PORT, *WORKERS_PORTS):
+    for port in (0, 65536, AGENT_PORT, AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT):
         with pytest.raises(InvalidArgument, match="httpsPorts"):
             check_https_ports(Network.model_validate({"httpsPorts": [port]}))

@@ -12,7 +12,7 @@ sendto(19, "{\"execute\":\"stop\"}\n", 19, 0, NULL, 0) = 19
 sendto(19, "{\"execute\":\"query-status\"}\n", 27, 0, NULL, 0) = 27
 sendto(7, "2c\r\n{\"type\":\"heartbeat\",\"memory_"..., 50, 0, NULL, 0) = 50
 sendto(5, "\0", 1, 0, NULL, 0)          = 1
-sendto(8, "POST /thaw HTTP/1.1\r\nhost: agent"..., 210, 0, NULL, 0) = 210
+sendto(8, "thaw reason=pause time_unix_ns=1"..., 149, 0, NULL, 0) = 149
 sendto(18, "GET /v1/health HTTP/1.1\r\nHost: a"..., 182, 0, NULL, 0) = 182
 sendto(10, "HTTP/1.1 200 OK\r\ncontent-length:"..., 72, 0, NULL, 0) = ?
 +++ killed by SIGKILL +++
