@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from space.guest.agent import AgentError, AgentSilent, freeze, thaw
-from space.guest.dial import GUEST_ADDRESS
+from space.guest.dial import GUEST_ADDRESS, is_quiet
 from space.guest.line import Line
 from space.host import netns
 from space.wire.agent import FreezeWish, Frozen, HookReport, ThawWish
@@ -159,6 +159,30 @@ async def test_an_answer_before_its_order_is_not_taken_for_it(guest: Path, line:
         for _ in range(3):
             await freeze(line, _PAUSE, 5)
     assert [len(orders) for orders in heard] == [1] * 3
+
+
+async def test_words_that_came_after_an_answer_end_its_connection(guest: Path, line: Line) -> None:
+    heard: list[str] = []
+    answered = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while order := (await reader.readline()).decode():
+            heard.append(order)
+            writer.write(_works(order))
+            await answered.wait()
+            writer.write(_FROZEN)
+        writer.close()
+
+    listening = netns.inside(guest, lambda: socket.create_server((GUEST_ADDRESS, AGENT_ORDERS_PORT)))
+    async with await asyncio.start_server(serve, sock=listening):
+        await thaw(line, _THAW, 5)
+        assert (kept := line.orders._kept) is not None
+        answered.set()
+        while is_quiet(kept):
+            await asyncio.sleep(0.001)
+        await freeze(line, _PAUSE, 5)
+        assert line.orders._kept is not kept
+        assert len(heard) == 2
 
 
 async def test_a_connection_that_the_guest_ended_is_not_used_again(guest: Path, line: Line) -> None:

@@ -125,7 +125,7 @@ async def test_a_guest_reaches_nothing(guests: tuple[Layout, Guest, Guest]) -> N
     targets = [
         (nft.TAP, AGENT_PORT), *((nft.TAP, port) for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT)), (nft.TAP, 53),
         (one.slot.address, AGENT_PORT), (one.slot.gateway_address, 15001), (one.slot.gateway_address, 53),
-        (two.slot.address, AGENT_PORT), *((two.slot.address, port) for port in (AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT)),
+        *((two.slot.address, port) for port in (AGENT_PORT, AGENT_ORDERS_PORT, AGENT_INTERNAL_PORT)),
         (two.slot.gateway_address, 22),
         ("169.254.169.254", 80), ("198.18.0.1", 443), ("203.0.113.1", 443), ("10.0.0.1", 22),
     ]  # fmt: skip
