@@ -176,7 +176,8 @@ async def test_words_that_came_after_an_answer_end_its_connection(guest: Path, l
     listening = netns.inside(guest, lambda: socket.create_server((GUEST_ADDRESS, AGENT_ORDERS_PORT)))
     async with await asyncio.start_server(serve, sock=listening):
         await thaw(line, _THAW, 5)
-        assert (kept := line.orders._kept) is not None
+        kept = line.orders._kept
+        assert kept is not None
         answered.set()
         while is_quiet(kept):
             await asyncio.sleep(0.001)
