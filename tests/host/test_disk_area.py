@@ -54,7 +54,7 @@ async def test_prepared_twice_is_prepared_once(layout: Layout) -> None:
 
 
 async def test_what_a_guest_writes_sets_little_room_apart(layout: Layout) -> None:
-    """Else btrfs writes a busy guest's memory back all the time (docs/decisions/0034)."""
+    """Else btrfs writes a busy guest's memory back all the time (docs/decisions/0035)."""
     await _prepare(layout)
     told = (await run("btrfs", "inspect-internal", "dump-super", str(layout.data_dir / "mem.img"))).stdout
     assert [line.split()[1] for line in told.splitlines() if line.startswith("nodesize")] == ["4096"]

@@ -27,7 +27,7 @@ GIB = 1024**3
 _MEMORY_IMAGE = "mem.img"
 _MEMORY_NODE_BYTES = 4096
 """btrfs sets room apart by it for each page that a guest has written, and writes memory back where that is too much
-(docs/decisions/0034)."""
+(docs/decisions/0035)."""
 MIN_DISK_GIB, MAX_DEFAULT_DISK_GIB = 4, 64
 _SHARE_PERCENT = 60
 """Of what is free: how much both images together take where nobody says otherwise; the rest is for cache and database,
