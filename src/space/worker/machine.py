@@ -12,8 +12,9 @@ next (adopt.py).
 
 import asyncio
 import collections
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from space.disk.frozen import Frozen, Manifest
@@ -39,6 +40,7 @@ from space.worker.watch import Watch
 
 log = logger()
 T = TypeVar("T")
+_ACQUAINT_S = 1.0
 _FIRST_WRITES_BYTES = 64 * 1024**2
 """A disk is a reflink and takes nothing; what a guest writes while it boots and works does."""
 
@@ -197,10 +199,13 @@ class Machine:
 
     async def _ask(self, act: Callable[[], Awaitable[T]]) -> T:
         order = _Order(act)
-        self._orders.append(order)
-        self._ordered.set()
+        self._put(order)
         result: T = await asyncio.shield(order.outcome)
         return result
+
+    def _put(self, order: _Order) -> None:
+        self._orders.append(order)
+        self._ordered.set()
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -240,10 +245,24 @@ class Machine:
     async def _live(self) -> None:
         while not self._delete_asked.is_set():
             guest = self._has.guest
-            reason = await first(self._obey_all(guest), self._watch.until_dead(guest), self._until_delete_asked())
+            with self._acquainting(guest):
+                reason = await first(self._obey_all(guest), self._watch.until_dead(guest), self._until_delete_asked())
             if reason is not None:
                 await self._fail(SandboxFailed(f"The VM ended: {reason}."))
         await self._finish()
+
+    @contextlib.contextmanager
+    def _acquainting(self, guest: GuestVm | None) -> Iterator[None]:
+        """Order some time after it was given this VM, when nobody is kept waiting, what makes its first pause quick."""
+        if guest is None:
+            yield
+            return
+        order = _Order(lambda: stopping.acquaint(self._has, guest))
+        timer = asyncio.get_running_loop().call_later(_ACQUAINT_S, self._put, order)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _obey_all(self, guest: GuestVm | None) -> None:
         """Carry out orders, for as long as this is its VM."""
