@@ -11,7 +11,7 @@ from tests.support.deployment import Deployment, Json, eventually
 from tests.support.inventory import until_equal
 from tests.support.strace import followed
 
-STEPS = ("rename", "unlink", "sendmsg", "sendto", "pidfd_send_signal", "vfork")
+STEPS = ("rename", "renameat2", "unlink", "sendmsg", "sendto", "pidfd_send_signal", "vfork")
 """How the worker acts: it writes a record or moves a file, forgets one, orders a VMM, kills one, starts a program."""
 
 TOKEN = "/dev/shm/token"

@@ -1,11 +1,13 @@
 """Small files and folders: whole or not at all, with the owner and mode asked for."""
 
+import concurrent.futures
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
-from space.host.files import make_dir, write_atomic
+from space.host.files import make_dir, write_atomic, write_fleeting
 
 _UID = 0x7FFF_0002
 
@@ -27,6 +29,26 @@ def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
     write_atomic(link, "new")
     assert target.read_text() == "keep"
     assert not link.is_symlink()
+
+
+def test_a_fleeting_file_is_whole_at_every_moment(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    texts = ["a" * 1000, "b" * 3000]
+    write_fleeting(path, texts[0])
+    seen, stop = set(), threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            seen.add(path.read_text())
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        looking = pool.submit(look)
+        for number in range(2000):
+            write_fleeting(path, texts[number % 2])
+        stop.set()
+        looking.result()
+    assert seen == set(texts)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_failed_write_leaves_the_old_and_no_rest(tmp_path: Path) -> None:

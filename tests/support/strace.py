@@ -1,7 +1,8 @@
 """Kills a process at one of its steps: strace(1) lets SIGKILL arrive as it enters the n-th system call of a kind.
 
-The call is not carried out. Only the main thread is followed: it is there that our processes write ledgers (`rename`),
-speak to VMMs (`sendto`, `sendmsg` with a descriptor), signal them (`pidfd_send_signal`) and start programs (`vfork`).
+The call is not carried out. Only the main thread is followed: it is there that our processes write ledgers (`rename`,
+`renameat2`), speak to VMMs (`sendto`, `sendmsg` with a descriptor), signal them (`pidfd_send_signal`) and start
+programs (`vfork`).
 """
 
 import asyncio

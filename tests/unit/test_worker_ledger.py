@@ -52,6 +52,23 @@ def test_an_entry_survives_and_is_replaced_as_a_whole(ledger: Ledger[Entry]) -> 
     assert ledger.read() == []
 
 
+def test_a_fleeting_entry_is_replaced_as_a_whole_and_leaves_nothing_else(ledger: Ledger[Entry]) -> None:
+    for state in ("running", "paused", "running"):
+        ledger.write(ID, _entry(state=state), fleeting=True)
+        assert [read.state for read in ledger.read()] == [state]
+    (only,) = ledger.folder.iterdir()
+    assert only.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_entry_that_the_host_took_with_it_is_told_from_a_damaged_one(ledger: Ledger[Entry]) -> None:
+    """ext4 writes a file's content some time after its name, where nobody waits for it."""
+    empty, cut = "a" * 20, "b" * 20
+    (ledger.folder / f"{empty}.json").touch()
+    (ledger.folder / f"{cut}.json").write_text('{"sandbox": ')
+    assert ledger.read() == []
+    assert [(ident, ledger.went_with_the_host(ident)) for ident in ledger.damaged()] == [(empty, True), (cut, False)]
+
+
 def test_a_damaged_entry_is_set_aside_and_the_others_are_read(ledger: Ledger[Entry]) -> None:
     ledger.write(ID, _entry())
     damaged = ledger.folder / ("b" * 20 + ".json")

@@ -28,6 +28,7 @@ from space.worker.storing import have_settled, leave_for_storage
 
 log = logger()
 _NOT_ADOPTED = "The worker could not take it over when it was started"
+_GONE_WITH_HOST = "The VM is gone: the host went down."
 _KEPT = "what it has in storage is kept until it is deleted. The worker's log says why."
 
 
@@ -68,11 +69,12 @@ async def _adopt(host: Host, fleet: Fleet, machine: Machine, entry: Entry) -> No
 
 def _tell_of(host: Host, fleet: Fleet, sandbox: str) -> None:
     """Have a sandbox whose record was set aside shown as failed; what it has in storage stays until it is deleted."""
+    gone = host.ledger.went_with_the_host(sandbox)
     entry = Entry(
         sandbox=sandbox,
         epoch=0,
         state="failed",
-        reason=f"The worker's record of it is damaged; {_KEPT}",
+        reason=_GONE_WITH_HOST if gone else f"The worker's record of it is damaged; {_KEPT}",
         template="",
         vcpus=1,
         memory_mib=1,

@@ -11,6 +11,9 @@ from space.worker.host import Host
 from space.worker.records import Entry, VmRecord
 from space.worker.stock import Stock
 
+_FLEETING = ("running", "paused")
+"""States of a sandbox that ends with its VM, and so with the host."""
+
 
 class Holding:
     """The entry and the VM of a sandbox. `changed` is told when something changed that others are to know."""
@@ -105,7 +108,8 @@ class Holding:
     def write(self, *, synced: bool = False, **changes: object) -> None:
         """Change the entry, in the ledger first."""
         self.entry = self.entry.model_copy(update=changes)
-        self.host.ledger.write(self.sandbox, self.entry, synced=synced)
+        fleeting = self._kept.state in _FLEETING and self.entry.state in _FLEETING
+        self.host.ledger.write(self.sandbox, self.entry, synced=synced, fleeting=fleeting)
         self._kept = self.entry
         if {"state", "reason", "generation", "durable", "egress"} & changes.keys():
             self._changed(self.entry)

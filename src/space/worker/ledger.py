@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import pydantic
 
-from space.host.files import write_atomic
+from space.host.files import write_atomic, write_fleeting
 from space.model.ids import is_id
 from space.telemetry import logger
 
@@ -51,9 +51,19 @@ class Ledger(Generic[R]):
         aside = (path.stem for path in self.folder.glob(f"*{DAMAGED}"))
         return sorted(ident for ident in aside if is_id(ident) and not self._path(ident).exists())
 
-    def write(self, ident: str, record: R, *, synced: bool = False) -> None:
-        """Replace a record; `synced` waits until it would survive a loss of power (some milliseconds)."""
-        write_atomic(self._path(ident), record.model_dump_json(), synced=synced)
+    def went_with_the_host(self, ident: str) -> bool:
+        """Tell whether what was set aside is empty, as a fleeting record can be after the host went down."""
+        return self._path(ident).with_suffix(DAMAGED).stat().st_size == 0
+
+    def write(self, ident: str, record: R, *, synced: bool = False, fleeting: bool = False) -> None:
+        """Replace a record; `synced` waits until it would survive a loss of power (some milliseconds).
+
+        One that is `fleeting`, as was the one before it, is of what a loss of power ends, and is written quickly.
+        """
+        if fleeting and not synced:
+            write_fleeting(self._path(ident), record.model_dump_json())
+        else:
+            write_atomic(self._path(ident), record.model_dump_json(), synced=synced)
 
     def remove(self, ident: str) -> None:
         """Forget a record, and one of its that was set aside; fine when it is not there."""
