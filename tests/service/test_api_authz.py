@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 from tests.support.control_plane import Api
@@ -9,11 +11,12 @@ from tests.support.rows import insert_sandbox, insert_template
 
 from space.apiserver.edge_question import EdgeQuestion
 from space.apiserver.question import Question
-from space.control import keys
+from space.control import keys, recent
 from space.model.errors import BadRequest, NotFound, SpaceError, Unauthorized
 from space.model.ids import new_id
 from space.model.lifecycle import Event, State
 from space.store import projects, sandboxes, wishes
+from space.store.db import Database
 from space.store.notices import Channel
 
 TO_API = {"x-space-to": "api"}
@@ -176,6 +179,39 @@ async def test_notices_drop_what_is_remembered(api: Api, monkeypatch: pytest.Mon
             while (await second.get(path)).status_code != 401:
                 await asyncio.sleep(0.02)
         listening.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _keeping(api: Api) -> AsyncIterator[None]:
+    """Read keys in use again, as the process does, with nobody listening to notices."""
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(api.access.keep_keys())
+        yield
+        keeping.cancel()
+
+
+async def test_a_key_in_use_is_read_again_before_a_request_must_wait_for_it(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _keeping(api):
+        assert (await api.http.get("/v1/sandboxes")).status_code == 200
+
+        async def read(db: Database, text: str) -> NoReturn:
+            raise AssertionError("a request had its key read")
+
+        monkeypatch.setattr(keys, "authenticate", read)
+        await asyncio.sleep(2 * recent.MAX_AGE_S)  # what is to be seen is that nothing happens for this long
+        assert (await api.http.get("/v1/sandboxes")).status_code == 200
+
+
+async def test_a_key_in_use_that_is_revoked_is_refused_soon_without_notices(api: Api) -> None:
+    key, text = await keys.create(api.plane.db, api.project, "second")
+    async with _keeping(api), api.anonymous({"x-api-key": text}) as second:
+        assert (await second.get("/v1/sandboxes")).status_code == 200
+        await keys.revoke(api.plane.db, api.project, key.id)
+        async with asyncio.timeout(10):
+            while (await second.get("/v1/sandboxes")).status_code != 401:
+                await asyncio.sleep(0.05)
 
 
 async def test_without_the_database_the_answer_is_no(api: Api) -> None:

@@ -81,5 +81,5 @@ async def _serve(settings: ApiSettings) -> None:
                 await http.serve(sockets=[socket])
                 stop.set()
 
-        await first(serving(), loops.run(plane))
+        await first(serving(), loops.run(plane), access.keep_keys())
     telemetry.logger().info("api_stopped")

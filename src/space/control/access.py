@@ -1,13 +1,15 @@
 """Who is asking: the API key of a request, and the sandbox it is about, both from a cache of a moment."""
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from space.control import keys, lifecycle
 from space.control.live_tokens import LiveTokens
 from space.control.plane import Plane
 from space.control.recent import Recent
-from space.model.errors import Unauthorized
+from space.model.errors import Unauthorized, Unavailable
 from space.model.ids import ProjectId, SandboxId
 from space.model.key import ApiKey
 from space.model.sandbox import Sandbox
@@ -16,6 +18,9 @@ from space.store.notices import Channel
 
 CALLER = "space.caller"
 """Where a surface finds the caller's ApiKey in the scope of an authenticated request."""
+
+_KEEP_EVERY_S, _IN_USE_S = 0.3, 10.0
+"""Well within the age that a key is believed for; and how long after its last request a key is in use."""
 
 _MISSING = f"An API key is needed: send `X-API-KEY: e2b_...` or `Authorization: Bearer e2b_...`. {keys.WHERE}"
 
@@ -57,6 +62,23 @@ class Access:
         notices = self._plane.notices
         with notices.listening(Channel.KEY, key_changed), notices.listening(Channel.SANDBOX, sandbox_changed):
             yield
+
+    async def keep_keys(self) -> None:
+        """Read the keys that are in use again before they are too old, for ever: else requests would wait for that."""
+        while True:
+            await asyncio.sleep(_KEEP_EVERY_S)
+            using, began = self._keys.in_use(_IN_USE_S), time.monotonic()
+            if not using:
+                continue
+            try:
+                valid = await keys.still_valid(self._plane.db, using)
+            except Unavailable:  # whoever asks is told
+                continue
+            for text in using:
+                if text in valid:
+                    self._keys.keep(text, valid[text], began)
+                else:
+                    self._keys.drop(text)
 
     async def caller(self, headers: Mapping[bytes, bytes]) -> ApiKey:
         """Return the valid key that a request shows (header names in lower case); raises Unauthorized."""

@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections.abc import Iterable
 
 from space.model.errors import InvalidArgument, NotFound, Unauthorized
 from space.model.ids import KeyId, ProjectId, hash_api_key, is_api_key, new_api_key
@@ -38,18 +39,26 @@ async def revoke(db: Database, project: ProjectId, key: KeyId) -> None:
 
 async def authenticate(db: Database, text: str) -> ApiKey:
     """Return the key with this text, and note that it was used; raises Unauthorized."""
-    found = await keys.by_hash(db, hash_api_key(text)) if is_api_key(text) else None
-    if found is None:
+    found = await still_valid(db, [text]) if is_api_key(text) else {}
+    if text not in found:
         raise Unauthorized(f"This API key is not valid, or was revoked. Keys look like e2b_<40 hex digits>. {WHERE}")
+    return found[text]
+
+
+async def still_valid(db: Database, texts: Iterable[str]) -> dict[str, ApiKey]:
+    """Return those of these keys, by their texts, that are valid now; all of them were used lately, which is noted."""
+    by_hash = {hash_api_key(text): text for text in texts}
+    found = await keys.by_hashes(db, by_hash)
     now = datetime.datetime.now(datetime.UTC)
-    if found.last_used_at is None or now - found.last_used_at > _TOUCH_AFTER:
-        await keys.touch(db, found.id)
-    return found
+    for key in found.values():
+        if key.last_used_at is None or now - key.last_used_at > _TOUCH_AFTER:
+            await keys.touch(db, key.id)
+    return {by_hash[key_hash]: key for key_hash, key in found.items()}
 
 
 async def ensure_first_key(db: Database, present: str) -> str:
     """Return a key that works: `present` if it does, else a new one of the default project."""
-    if is_api_key(present) and await keys.by_hash(db, hash_api_key(present)) is not None:
+    if is_api_key(present) and await keys.by_hashes(db, [hash_api_key(present)]):
         return present
     project = await projects.ensure(db, DEFAULT_PROJECT)
     _, text = await create(db, project, "space up")

@@ -1,12 +1,14 @@
 """API keys, stored as hashes only."""
 
+from collections.abc import Iterable
+
 from space.model.ids import KeyId, ProjectId, new_id
 from space.model.key import ApiKey
 from space.store.db import Queries, Record
 
 _COLUMNS = "id, project_id, label, created_at, last_used_at, revoked_at"
 _INSERT = f"INSERT INTO api_keys (id, project_id, hash, label) VALUES ($1, $2, $3, $4) RETURNING {_COLUMNS}"
-_BY_HASH = f"SELECT {_COLUMNS} FROM api_keys WHERE hash = $1 AND revoked_at IS NULL"
+_BY_HASHES = f"SELECT {_COLUMNS}, hash FROM api_keys WHERE hash = ANY($1::text[]) AND revoked_at IS NULL"
 _TOUCH = """
 UPDATE api_keys SET last_used_at = now()
  WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')"""
@@ -34,10 +36,9 @@ async def insert(db: Queries, project: ProjectId, key_hash: str, label: str) -> 
     return _key(row)
 
 
-async def by_hash(db: Queries, key_hash: str) -> ApiKey | None:
-    """Return the key with this hash; None where there is none or it was revoked."""
-    row = await db.fetchrow(_BY_HASH, key_hash)
-    return None if row is None else _key(row)
+async def by_hashes(db: Queries, hashes: Iterable[str]) -> dict[str, ApiKey]:
+    """Return the keys with these hashes, by hash; without those that there are not or that were revoked."""
+    return {row["hash"]: _key(row) for row in await db.fetch(_BY_HASHES, list(hashes))}
 
 
 async def touch(db: Queries, key: KeyId) -> None:
