@@ -1,6 +1,9 @@
 """worker.ledger: what is written is read, damage is set aside, ids cannot leave the folder."""
 
 import datetime as dt
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,25 @@ def test_a_fleeting_entry_is_replaced_as_a_whole_and_leaves_nothing_else(ledger:
         assert [read.state for read in ledger.read()] == [state]
     (only,) = ledger.folder.iterdir()
     assert only.stat().st_mode & 0o777 == 0o600
+
+
+_KILLED_IN_A_WRITE = """
+import os, pathlib, signal, sys
+from space.host import files
+with files._beside(pathlib.Path(sys.argv[1]), "new", 0o600, None, synced=False):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_kill_in_a_write_left_goes_with_the_next_start(ledger: Ledger[Entry]) -> None:
+    ledger.write(ID, _entry())
+    (record,) = ledger.folder.iterdir()
+    killed = subprocess.run([sys.executable, "-c", _KILLED_IN_A_WRITE, str(record)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(ledger.folder.iterdir())) == 2
+    ledger.open()
+    assert list(ledger.folder.iterdir()) == [record]
+    assert len(ledger.read()) == 1
 
 
 def test_an_entry_that_the_host_took_with_it_is_told_from_a_damaged_one(ledger: Ledger[Entry]) -> None:

@@ -20,6 +20,7 @@ class Orders:
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Event] = {}
         self._watch: asyncio.Queue[str | None] | None = None
+        self._closed = False
 
     async def carry_out(
         self,
@@ -49,12 +50,15 @@ class Orders:
             self._open[number].set()
 
     def close(self) -> None:
-        """End the watch, so that the server can stop."""
+        """End the watch, and any that begins after it, so that the server can stop."""
+        self._closed = True
         if self._watch is not None:
             self._watch.put_nowait(None)
 
     async def watch(self) -> AsyncGenerator[str]:
-        """Yield lines for the worker, at least one a second. A newer watch ends this one."""
+        """Yield lines for the worker, at least one a second. A newer watch ends this one, and so does `close`."""
+        if self._closed:
+            return
         mine: asyncio.Queue[str | None] = asyncio.Queue()
         if self._watch is not None:
             self._watch.put_nowait(None)

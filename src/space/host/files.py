@@ -11,6 +11,8 @@ from pathlib import Path
 _libc = ctypes.CDLL(None)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """linux/fcntl.h, linux/fs.h"""
+_FRESH = ".fresh"
+"""What the name of a file ends in that is going to replace another."""
 _FICLONE = 0x40049409
 """_IOW(0x94, 9, int), linux/fs.h: share all extents of another file of the same file system."""
 
@@ -76,10 +78,16 @@ def write_fleeting(path: Path, text: str) -> None:
             fresh.rename(path)
 
 
+def remove_cut_off(folder: Path) -> None:
+    """Remove what is left of writes during which we were killed, from a folder that nobody writes to meanwhile."""
+    for left in folder.glob(f".*{_FRESH}"):
+        left.unlink()
+
+
 @contextlib.contextmanager
 def _beside(path: Path, text: str, mode: int, owner: int | None, *, synced: bool) -> Iterator[Path]:
     """Write a file beside another, to be renamed in the block; what raises there leaves nothing of it."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_FRESH)
     fresh = Path(name)
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import pydantic
 
-from space.host.files import write_atomic, write_fleeting
+from space.host.files import remove_cut_off, write_atomic, write_fleeting
 from space.model.ids import is_id
 from space.telemetry import logger
 
@@ -32,8 +32,12 @@ class Ledger(Generic[R]):
     kind: type[R]
 
     def open(self) -> None:
-        """Make the folder where it is missing; root's alone."""
+        """Make the folder where it is missing, root's alone; what a write left that was cut off by a kill goes.
+
+        Only for the one process that writes here.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        remove_cut_off(self.folder)
 
     def read(self) -> list[R]:
         """Return all records. One that cannot be read is set aside under `.damaged` and logged, never dropped."""
