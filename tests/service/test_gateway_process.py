@@ -155,7 +155,7 @@ async def test_it_ends_soon_after_sigterm_with_streams_open(gateway: tuple[Layou
 
     async with asyncio.TaskGroup() as group:
         group.create_task(read_events())
-        assert await _beats_until_gone(layout, process, signal.SIGTERM) == 2
+        assert await _beats_until_gone(layout, process, signal.SIGTERM) >= 2
         assert await process.wait() == 0
     assert "Traceback" not in (layout.data_dir / "gateway.log").read_text()
 
