@@ -290,7 +290,13 @@ class Machine:
             order.outcome.set_result(result)
         finally:
             if not order.outcome.done():
-                order.outcome.set_exception(Conflict("The sandbox was deleted.", code="sandbox_deleted"))
+                order.outcome.set_exception(self._cut_off())
+
+    def _cut_off(self) -> SpaceError:
+        """Return what is told of an order that was ended in the middle."""
+        if self._delete_asked.is_set():
+            return Conflict("The sandbox was deleted.", code="sandbox_deleted")
+        return Unavailable("The worker was interrupted while it did this. Try again.")  # by the VM's end, or its own
 
     async def _until_delete_asked(self) -> None:
         await self._delete_asked.wait()
