@@ -6,11 +6,14 @@ import functools
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.support.deployment import Deployment, eventually, vmm_pids, vms
+
+from space.host.command import run
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
@@ -87,6 +90,35 @@ async def test_vmm_that_hangs_is_ended_and_told(space: Deployment) -> None:
 
     await eventually(failed, within_s=90, what="the API says failed")
     assert "stopped answering" in (await space.state(made))["reason"]
+    await space.delete(made)
+
+
+async def test_a_guest_that_does_not_listen_is_paused_all_the_same(space: Deployment) -> None:
+    """Nor does anything that fails later have it go on: it ran for as long as its disk was to be brought to rest."""
+    made = await space.create()
+    await space.run(made, "nohup sh -c 'while :; do :; done' >/dev/null 2>&1 &")
+    vm = vms(space.data)[made]
+    slot = ("ip", "-n", f"space-{space.run_dir.name}-s{vm['slot']}", "link", "set", "tap0")
+
+    async def stands_still() -> bool:
+        def ticks() -> int:
+            return sum(map(int, Path(f"/proc/{vm['pid']}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+        before = ticks()
+        await asyncio.sleep(1)  # a busy guest takes a hundred in that
+        return ticks() - before < 10
+
+    assert not await stands_still()
+    await run(*slot, "down")
+    assert (await space.order(made, "pause"))["state"] == "paused"
+    assert await stands_still()
+    answer = await space.http.post(f"/v1/sandboxes/{made}/snapshots", json={"memory": False})
+    assert (answer.status_code, answer.json()["code"]) == (409, "disk_not_at_rest")
+    assert (await space.state(made))["state"] == "paused"
+    assert await stands_still()
+    await run(*slot, "up")
+    await space.order(made, "resume")
+    assert abs(float(await space.output(made, "date +%s.%N")) - time.time()) < 2
     await space.delete(made)
 
 

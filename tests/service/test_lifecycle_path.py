@@ -199,6 +199,20 @@ async def test_a_snapshot_that_is_asked_as_a_suspension_begins_is_taken_after_it
     assert (await sandboxes.answer(db, moved, reason=None)).settled
 
 
+async def test_a_suspension_is_durable_by_its_own_right(api: Api, running: Sandbox) -> None:
+    """The answer to the second had the time at which the first had become so."""
+    db = api.plane.db
+    for generation in (1, 2):
+        begun = await sandboxes.move(db, running, Event.SUSPEND_BEGUN)
+        assert begun.durable_at is None
+        suspended = await sandboxes.move(db, begun, Event.SUSPENDED)
+        assert suspended.durable_at is None
+        await sandboxes.mark_durable(db, running.id, generation)
+        restoring = await sandboxes.move(db, suspended, Event.RESTORE_BEGUN)
+        assert restoring.durable_at is not None
+        running = await sandboxes.move(db, restoring, Event.RESTORED)
+
+
 async def test_a_failure_leaves_no_snapshot_to_be_taken(api: Api, running: Sandbox) -> None:
     db = api.plane.db
     async with db.transaction() as tx:

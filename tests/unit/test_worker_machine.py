@@ -53,3 +53,12 @@ async def test_nobody_is_told_of_a_deletion_that_was_not_asked(
         if deleted:
             machine._delete_asked.set()
         life.cancel()
+
+
+async def test_an_order_that_comes_after_a_deletion_is_answered(machine: Machine) -> None:
+    """A restore had been admitted, which can take a while; its client waited for as long as clients wait."""
+    machine._delete_asked.set()
+    machine._gone.set()
+    async with asyncio.timeout(_DEADLINE_S):
+        with pytest.raises(Conflict, match="deleted"):
+            await machine.suspend(memory=True)

@@ -77,7 +77,7 @@ class Conflict(SpaceError):
     """The thing's present state does not allow this."""
 
     code, status, title = "conflict", 409, "Conflict"
-    finer = frozenset({"idempotency_in_flight", "name_taken", "overtaken", "template_in_use"}) | {
+    finer = frozenset({"disk_not_at_rest", "idempotency_in_flight", "name_taken", "overtaken", "template_in_use"}) | {
         f"sandbox_{state}" for state in ("busy", "starting", *(state for state in State if state is not State.FAILED))
     }
 

@@ -114,6 +114,7 @@ WITH moved AS (
            updated_at = now(), last_event = last_event + 1,
            desired = CASE WHEN generation = $8 THEN coalesce($9, desired) ELSE desired END,
            started_at = CASE WHEN $4 = 'running' THEN coalesce(started_at, now()) ELSE started_at END,
+           durable_at = CASE WHEN $4 = 'suspending' THEN NULL ELSE durable_at END,
            env = CASE WHEN $4 = 'deleted' THEN '{{}}'::jsonb ELSE env END,
            agent_token = CASE WHEN $4 = 'deleted' THEN '' ELSE agent_token END,
            lease_owner = CASE WHEN clock.observed < generation THEN lease_owner END,

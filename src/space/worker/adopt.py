@@ -16,14 +16,13 @@ from space.disk.frozen import Frozen, Manifest
 from space.model.errors import SandboxFailed, SnapshotDamaged, Unavailable
 from space.telemetry import logger
 from space.vmm.driver import VmmError, VmStatus
-from space.wire.agent import FreezeWish
 from space.worker.fleet import Fleet
 from space.worker.guest_vm import Died, GuestVm
 from space.worker.host import Host
 from space.worker.machine import Machine
 from space.worker.records import Entry, VmRecord
 from space.worker.stock import Stock
-from space.worker.stopping import freeze, go_on, mount_again, stop_vcpus
+from space.worker.stopping import go_on, mount_again, stop
 from space.worker.storing import have_settled, leave_for_storage
 
 log = logger()
@@ -117,8 +116,7 @@ async def _as_it_was(machine: Machine, guest: GuestVm) -> None:
     try:
         if holding.paused:
             if guest.vm.status is VmStatus.RUNNING:
-                await freeze(holding, guest, FreezeWish(reason="pause", hook_timeout_s=0))
-                await stop_vcpus(guest)
+                await stop(holding, guest)
         elif holding.entry.state != "paused":  # else its disk is full, and it goes on when there is room
             await go_on(holding, guest, "pause")
             await mount_again(holding, guest)

@@ -198,6 +198,8 @@ class Machine:
         return self.fact()
 
     async def _ask(self, act: Callable[[], Awaitable[T]]) -> T:
+        if self._delete_asked.is_set() or self._gone.is_set():  # nobody will look at it
+            raise self._failure or Conflict("The sandbox was deleted.", code="sandbox_deleted")
         order = _Order(act)
         self._put(order)
         result: T = await asyncio.shield(order.outcome)

@@ -22,10 +22,26 @@ async def pause(h: Holding) -> None:
     """Stop user code and vCPUs; pausing twice is one pause. Raises Conflict, Unavailable, Died."""
     if h.paused:
         return
-    guest = h.running_guest("pause")
-    await freeze(h, guest, FreezeWish(reason="pause", hook_timeout_s=0))
-    await stop_vcpus(guest)
+    await stop(h, h.running_guest("pause"))
     h.write(state="paused", reason=None)
+
+
+async def stop(h: Holding, guest: GuestVm) -> None:
+    """Stop user code and vCPUs, the latter also where the agent does not stop user code. Raises Unavailable, Died.
+
+    A pause needs nobody's consent in there. But a guest that goes on after that may read the old time, for as long as
+    its agent takes to set it.
+    """
+    try:
+        await freeze(h, guest, FreezeWish(reason="pause", hook_timeout_s=0))
+    except Unavailable:
+        log.warning("paused_without_its_agent", sandbox=h.sandbox)
+        try:
+            await guest.vm.pause()
+        except VmmError as error:
+            raise Unavailable("Its VMM does not stop it; it goes on. Try again.") from error
+    else:
+        await stop_vcpus(guest)
 
 
 async def resume(h: Holding) -> None:
@@ -62,12 +78,16 @@ async def mount_again(h: Holding, guest: GuestVm) -> None:
         log.warning("volumes_not_mounted_again", sandbox=h.sandbox, error=str(error))
 
 
-async def freeze(h: Holding, guest: GuestVm, wish: FreezeWish) -> None:
-    """Stop user code; when it cannot be, everything is as before and Unavailable is raised. Raises Died."""
+async def freeze(h: Holding, guest: GuestVm, wish: FreezeWish, *, resting: bool = False) -> None:
+    """Stop user code; when it cannot be, everything is as before and Unavailable is raised. Raises Died.
+
+    `resting`: it was stopped before, by a pause, and is not let go on then either.
+    """
     try:
         await guest.unless_dead(agent.freeze(guest.line, wish, wish.hook_timeout_s + AGENT_S))
     except (AgentError, AgentSilent) as error:
-        await thaw(h, guest, wish.reason)
+        if not resting:
+            await thaw(h, guest, wish.reason)
         raise Unavailable(
             f"The guest could not be brought to a stop for its {wish.reason}; it goes on. Try again."
         ) from error

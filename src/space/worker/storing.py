@@ -16,7 +16,15 @@ from space.disk.frozen import Frozen, Manifest
 from space.disk.verification import fall_back, verify
 from space.host.command import CommandError
 from space.image.catalog import TemplateFiles
-from space.model.errors import BootFailed, Conflict, SnapshotDamaged, SnapshotUnfit, SpaceError, StorageFull
+from space.model.errors import (
+    BootFailed,
+    Conflict,
+    SnapshotDamaged,
+    SnapshotUnfit,
+    SpaceError,
+    StorageFull,
+    Unavailable,
+)
 from space.telemetry import logger
 from space.wire.agent import FreezeReason, FreezeWish
 from space.worker.guest_vm import Died, GuestVm, Identity
@@ -69,9 +77,29 @@ async def _stop(h: Holding, guest: GuestVm, reason: FreezeReason, *, paused: boo
     if paused and memory:
         return
     if paused:
-        await run_vcpus(guest)
-    await freeze(h, guest, FreezeWish(reason=reason, hook_timeout_s=_HOOK_S, sync=not memory, fsfreeze=not memory))
+        await _make_disk_consistent(h, guest, reason)
+    else:
+        wish = FreezeWish(reason=reason, hook_timeout_s=_HOOK_S, sync=not memory, fsfreeze=not memory)
+        await freeze(h, guest, wish)
     await stop_vcpus(guest)
+
+
+async def _make_disk_consistent(h: Holding, guest: GuestVm, reason: FreezeReason) -> None:
+    """Let the vCPUs of a paused sandbox run, and not its user code. Raises Conflict, with all stopped, and Died.
+
+    That it did not work is no reason to try again by itself: a guest that brings it about would run most of the time.
+    """
+    await run_vcpus(guest)
+    try:
+        wish = FreezeWish(reason=reason, hook_timeout_s=0, sync=True, fsfreeze=True)
+        await freeze(h, guest, wish, resting=True)
+    except Unavailable as error:
+        await stop_vcpus(guest)
+        raise Conflict(
+            "The guest of the paused sandbox did not bring its disk to rest; it stays paused. Take its memory too, or "
+            "resume it first.",
+            code="disk_not_at_rest",
+        ) from error
 
 
 async def leave_for_storage(h: Holding, guest: GuestVm, generation: int, *, memory: bool) -> None:
