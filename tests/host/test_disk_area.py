@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from space.disk import area
+from space.disk import area, btrfs
 from space.host import mounts
 from space.host.command import run
 from space.host.room import HOST_CURE, check_room
@@ -58,6 +58,18 @@ async def test_what_a_guest_writes_sets_little_room_apart(layout: Layout) -> Non
     await _prepare(layout)
     told = (await run("btrfs", "inspect-internal", "dump-super", str(layout.data_dir / "mem.img"))).stdout
     assert [line.split()[1] for line in told.splitlines() if line.startswith("nodesize")] == ["4096"]
+
+
+async def test_what_was_deleted_is_free_after_a_commit(layout: Layout) -> None:
+    """Room that guests' memory had taken was missing for half a minute, and sandboxes were refused for it."""
+    await _prepare(layout)
+    filler = layout.memory_area / "filler"
+    filler.write_bytes(bytes(256 * 1024**2))
+    await run("sync", "--file-system", str(filler))
+    before = area.free_bytes(layout.memory_area)
+    filler.unlink()
+    await btrfs.commit(layout.memory_area)
+    assert area.free_bytes(layout.memory_area) > before + 200 * 1024**2
 
 
 async def test_folders_can_be_passed_but_not_listed(layout: Layout) -> None:

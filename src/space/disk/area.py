@@ -6,8 +6,8 @@ cannot be written kills the VM with SIGBUS, so a full disk area must not be able
 
 The disk area copies on write and keeps checksums. The memory area writes in place (`nodatacow`, which still allows
 reflinks): with copies, a guest that rewrites its memory would need room for both until the next commit, and its size
-is what was admitted plus a margin, not twice that. Deleted files give their room back at btrfs's next commit, in the
-disk area after 5 s (`COMMIT_S`).
+is what was admitted plus a margin, not twice that. Deleted files give their room back at btrfs's next commit, after 5 s
+(`COMMIT_S`) or when somebody needs it (`btrfs.commit`).
 """
 
 import errno
@@ -41,7 +41,7 @@ def _disk_image(layout: Layout) -> Image:
 
 
 def _memory_image(layout: Layout) -> Image:
-    options = "noatime,nodiscard,nodatacow"
+    options = f"noatime,nodiscard,nodatacow,commit={COMMIT_S}"
     label = f"space-{layout.instance}-mem"
     return Image(layout.data_dir / _MEMORY_IMAGE, layout.memory_area, label, options, _MEMORY_NODE_BYTES)
 

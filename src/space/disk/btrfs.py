@@ -7,6 +7,8 @@ refuses discards: many hosts run fstrim(8) on every mount once a week.
 
 import asyncio
 import dataclasses
+import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from space.model.errors import Conflict, InvalidArgument
 
 log = telemetry.logger()
 
+_START_SYNC, _WAIT_SYNC = 0x80089418, 0x40089416
+"""_IOR(0x94, 24, __u64) and _IOW(0x94, 22, __u64), linux/btrfs.h: begin a commit, and wait for that one."""
 _UNMOUNT_TRIES = 25
 _DEVICE_TRIES = 10
 _UNMOUNT_POLL_S = 0.2
@@ -120,6 +124,26 @@ async def _fill(image: Image) -> None:
     for device in await mounts.loops_of(image.path):
         await run("losetup", "--set-capacity", device)
     await run("btrfs", "filesystem", "resize", "max", str(image.mount_point))
+
+
+async def commit(folder: Path) -> None:
+    """Have the file system of a folder commit, so that the room of what was deleted is free; takes milliseconds.
+
+    Unlike sync(2) it writes back nothing that guests have written. Other file systems have the room at once.
+    """
+
+    def act() -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            number = fcntl.ioctl(descriptor, _START_SYNC, bytes(8))
+            fcntl.ioctl(descriptor, _WAIT_SYNC, number)
+        except OSError as error:
+            if error.errno != errno.ENOTTY:
+                raise
+        finally:
+            os.close(descriptor)
+
+    await asyncio.to_thread(act)
 
 
 async def unmount(image: Image) -> None:

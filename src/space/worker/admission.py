@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 
+from space.disk import btrfs
 from space.disk import frozen as storage
 from space.disk.frozen import Frozen
 from space.host.room import free_bytes
@@ -82,10 +83,14 @@ class Admission:
             )
         if not self.fits(0):
             await self._evict(0)
+        if self._has_place(0):
+            return
+        await btrfs.commit(self._layout.memory_area)
         for frozen in self._hot():
             if self._has_place(0):
                 return
             frozen.hot_memory.unlink(missing_ok=True)
+            await btrfs.commit(self._layout.memory_area)
         if not self._has_place(0):
             raise NoCapacity("The host's memory area is full. Delete or suspend some sandboxes, and try again.")
 
