@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.deployment import Deployment, eventually
 
+from space.disk import btrfs
+
 LEAVE_BYTES = 64 * 1024 * 1024
 
 
@@ -21,6 +23,7 @@ async def filler(space: Deployment) -> AsyncGenerator[Path]:
     """A file that takes nearly all room of the disk area (allocated, not written), gone after the test."""
     area = space.data / "disk"
     path = area / "filler"
+    await btrfs.commit(area)  # else what a build has just removed is told as free and cannot be had
     free = _free_bytes(area)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
